@@ -26,7 +26,7 @@ GPU_FLAGS ?=# e.g. --minutes 5 --only step --size 124M
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
 
-demo: $(INSTALLED) ## train 36 tiny models on the CPU and draw every figure
+demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
 	@$(BIN)/lmscaling demo
 
 test: $(TESTABLE) ## run the tests, in eight minutes on two cores; TESTS="not slow" runs all that .ci/run does

@@ -16,7 +16,6 @@ from setuptools.command.sdist import sdist
 ROOT = Path(__file__).parent
 
 PROJECT = (
-    "Snakefile",
     "workflow/**/*",
     "profiles/*/config.yaml",
     "config/*",
@@ -60,7 +59,7 @@ class BuildWithProject(build_py):
         shutil.rmtree(folder, ignore_errors=True)
         for name in project_files():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, folder / name)
+            shutil.copy(ROOT / name, folder / name)  # with its mode, for a program
         (folder / COMMIT).write_text(commit())
 
     def get_source_files(self) -> list[str]:

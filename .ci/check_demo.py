@@ -1,4 +1,4 @@
-"""Check what `make demo` promises: files, 30 cells, 8 branches, a task, losses, a law and times."""
+"""Check what `make demo` promises: files, 12 cells, 8 branches, a task, losses, a law and times."""
 
 import csv
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lmscaling.fits import points, power_law
-from lmscaling.fits.noise import Noise, Place, holm
+from lmscaling.fits.noise import Noise, Place
 from lmscaling.store.build import connect
 
 demo = Path(sys.argv[1])
@@ -29,7 +29,7 @@ assert folders == {"demo", "measured", "published"}, f"another study was touched
 
 records = [json.loads(p.read_text()) for p in demo.glob("runs/*/run.json")]
 statuses = [record["status"] for record in records]
-assert statuses == ["done"] * 44, statuses
+assert statuses == ["done"] * 24, statuses
 
 branches = [record for record in records if record["cell"]["branch"]]
 assert sorted(b["updates"] for b in branches) == [60, 60, 120, 120, 180, 180, 240, 240]
@@ -46,7 +46,7 @@ with connect(demo / "store") as db:
     recalled = dict(
         db.sql("SELECT attention, list(accuracy) FROM task_scores GROUP BY attention").fetchall()
     )
-assert {name: len(values) for name, values in recalled.items()} == {"softmax": 3, "linear": 3}
+assert {name: len(values) for name, values in recalled.items()} == {"softmax": 2, "linear": 2}
 assert min(recalled["softmax"]) > 0.95 > 0.85 > max(recalled["linear"]), recalled
 
 losses = defaultdict(lambda: defaultdict(list))
@@ -54,15 +54,14 @@ with (demo / "figures/parameter_scaling.csv").open() as file:
     for row in csv.DictReader(file):
         cell = row["attention"], int(row["context"])
         losses[cell][float(row["params"])].append(float(row["loss"]))
-assert len(losses) == 6, sorted(losses)
+assert len(losses) == 4, sorted(losses)
 for cells, seeds in sorted(losses.items()):
     falling = [sum(values) / len(values) for _, values in sorted(seeds.items())]
-    assert len(falling) == (3 if cells[1] == 1024 else 4), cells
+    assert len(falling) == (4 if cells[1] == 64 else 1), cells
     assert falling == sorted(falling, reverse=True), f"{cells}: loss rises with size: {falling}"
 
-# The interval from both seeds of a cell contains both. The noise that a cell with one of them would
-# have explains the other, whose difference is that of two runs: p-values by Holm, 8 losses and 3
-# gaps between the attentions. Nothing measures the gap of the largest model without its second seed.
+# The interval from both seeds of a cell contains both. How often intervals hold the truth is shown
+# by benchmarks/coverage.py: four runs cannot.
 with connect(demo / "store") as db:
     final = db.sql("SELECT attention, size, context, params, seed, loss FROM final").fetchall()
     known = points.read(db.sql(points.QUERY).fetchall())
@@ -70,26 +69,13 @@ samples, places = defaultdict(dict), {}
 for attention, size, context, params, seed, loss in final:
     samples[attention, size, context][seed] = loss
     places[attention, size, context] = Place(params, context, attention)
-gaps = {
-    cell: {seed: loss - samples["softmax", *cell[1:]][seed] for seed, loss in of_seed.items()}
-    for cell, of_seed in samples.items()
-    if cell[0] == "linear"
-}
-withheld = {}
-for name, measured in (("losses", samples), ("gaps", gaps)):
-    values = {cell: list(of_seed.values()) for cell, of_seed in measured.items()}
-    paired, tested = name == "gaps", {}
-    noise = Noise.measure(values, places, paired)
-    for cell, two in values.items():
-        if len(two) == 2:
-            interval = noise.at(cell).interval(np.mean(two))
-            assert all(value in interval for value in two), (name, cell, two, interval)
-            spread = Noise.measure(values | {cell: two[:1]}, places, paired).at(cell)
-            if spread.assumed is None:
-                tested[cell] = spread.p_value((two[1] - two[0]) / np.sqrt(2))
-    withheld[name] = sorted(holm(list(tested.values())))
-    assert len(tested) == (3 if paired else 8), tested
-    assert withheld[name][0] > 0.05, tested
+values = {cell: list(of_seed.values()) for cell, of_seed in samples.items()}
+noise = Noise.measure(values, places)
+twice = {cell: two for cell, two in values.items() if len(two) == 2}
+assert sorted(twice) == [("linear", "2k", 64), ("softmax", "2k", 64)], twice
+for cell, two in twice.items():
+    interval = noise.at(cell).interval(np.mean(two))
+    assert all(value in interval for value in two), (cell, two, interval)
 
 # The size between the others was predicted, sealed and then trained.
 (sealed,) = demo.glob("forecasts/*.json")
@@ -99,9 +85,9 @@ with connect(demo / "store") as db:
         "SELECT quantity, size, state, count(*) FROM forecast_scores GROUP BY ALL ORDER BY ALL"
     ).fetchall()
 assert scores == [
-    ("loss", "6k", "scored", 6),
-    ("memory_bytes", "6k", "not predicted", 6),
-    ("update_seconds", "6k", "not predicted", 6),
+    ("loss", "6k", "scored", 2),
+    ("memory_bytes", "6k", "not predicted", 2),
+    ("update_seconds", "6k", "not predicted", 2),
 ], scores
 report = (demo / "report.html").read_text()
 assert 'id="forecast_scores-title"' in report, "the report scores no forecast"
@@ -126,10 +112,10 @@ for path in demo.glob("evaluations/*/*.jsonl"):
     mean = sum(b["tokens"] * b["loss"] for b in bins) / sum(b["tokens"] for b in bins)
     assert abs(mean - last["val_loss"]) < 1e-4, f"{run}: {mean} by position, {last['val_loss']}"
 evaluated = len(list(demo.glob("evaluations/*/*.jsonl")))
-assert evaluated == 6, evaluated
+assert evaluated == 2, evaluated
 
 times = [json.loads(p.read_text()) for p in demo.glob("speed/*/*/*.json") if p.stem != "sweep"]
-assert len(times) == 57, len(times)
+assert len(times) == 53, len(times)
 for point in times:
     assert point["status"] == "done", point
     assert 0 < point["least_seconds"] <= point["median_seconds"] <= point["most_seconds"], point
@@ -142,7 +128,6 @@ steps = {
 }
 # Loose on purpose, for a busy machine: in 4,096 tokens one cost is quadratic, the other linear.
 assert steps["chunked", 4096] < steps["flash", 4096], steps
-print(f"{demo}: 30 cells and 8 branches done, loss falls with size at every context, 57 times")
+print(f"{demo}: 12 cells and 8 branches done, loss falls with size, 53 times")
 for law in laws:
     print(f"fitted: {law.E:.2f} + {law.k:.2f} updates^-{law.gamma:.2f}, intervals {law.intervals}")
-print("second seeds: least p", ", ".join(f"{p[0]:.2f} ({name})" for name, p in withheld.items()))

@@ -22,23 +22,17 @@ TRITON = "3.7.1"
 WIDTH = 64
 """Of queries, keys and values, as in GPT-2."""
 CHUNK = 64
-STEPS = {
-    "one backward kernel": ("chunked_forward_kept", "chunked_backward"),
-    "two backward kernels": ("chunked_forward", "chunked_backward_q", "chunked_backward_kv"),
-}
-"""The kernels of a step whose sequences are not cut into segments, in both ways of ``plan.py``."""
+STEP = ("chunked_forward_kept", "chunked_backward")
+"""The kernels of a step whose sequences are not cut into segments."""
 
 BYTES: dict[str, Callable[[int, int, int], int]] = {
     "chunked_forward_kept": lambda K, V, size: size * (2 * K + 2 * V) + 4 + state(K, V, size),
     "chunked_backward": lambda K, V, size: size * (4 * K + 3 * V) + 4 + state(K, V, size),
-    "chunked_forward": lambda K, V, size: size * (2 * K + 2 * V) + 4,
-    "chunked_backward_q": lambda K, V, size: size * (3 * K + 2 * V) + 8,
-    "chunked_backward_kv": lambda K, V, size: size * (3 * K + 3 * V) + 8,
     "sums_forward": lambda K, V, size: size * (K + V),
     "sums_backward": lambda K, V, size: size * (K + 2 * V) + 4,
 }
 """Bytes per token and head of a kernel by the widths of keys and values and the size of an element:
-q, k, v, y, dy and their gradients once, and 1/D and e in float32 where they are read or written."""
+q, k, v, y, dy and their gradients once, and 1/D in float32 where it is read or written."""
 
 
 def state(K: int, V: int, size: int) -> int:
@@ -133,16 +127,15 @@ def counted(target: str) -> list[Row]:
 
 def tables() -> Iterator[str]:
     """Two tables as lines of Markdown."""
-    steps = {way: [f"{name}_bf16_{WIDTH}" for name in names] for way, names in STEPS.items()}
+    step = [f"{name}_bf16_{WIDTH}" for name in STEP]
     rows = {row.kernel: row for row in counted("sm_90")}
     yield f"| kernel | bytes | {' | '.join(f'ps {d.name}' for d in DEVICES)} |"
     yield "|---" * (2 + len(DEVICES)) + "|"
-    for way, step in steps.items():
-        times = {d: [picoseconds(rows[kernel], d) for kernel in step] for d in DEVICES}
-        sizes = [moved(split(rows[kernel])[0], WIDTH, "bf16") for kernel in step]
-        for i, kernel in enumerate(step):
-            yield _line(kernel, sizes[i], times, slice(i, i + 1))
-        yield _line(f"both passes, {way}, {len(step)} launches", sum(sizes), times, slice(None))
+    times = {d: [picoseconds(rows[kernel], d) for kernel in step] for d in DEVICES}
+    sizes = [moved(split(rows[kernel])[0], WIDTH, "bf16") for kernel in step]
+    for i, kernel in enumerate(step):
+        yield _line(kernel, sizes[i], times, slice(i, i + 1))
+    yield _line(f"both passes, {len(step)} launches", sum(sizes), times, slice(None))
     for name, (launches, size) in OTHERS.items():
         least = (f"at least {1e12 * size / d.bytes_per_second:.0f}" for d in DEVICES)
         what = f"flash-linear-attention, {name}, {launches} launches"
@@ -155,7 +148,7 @@ def tables() -> Iterator[str]:
     yield "|---" * len(COLUMNS) + "|"
     for target in PER_PROCESSOR:
         for row in counted(target):
-            if any(row.kernel in step for step in steps.values()):
+            if row.kernel in step:
                 yield _count(row)
 
 

@@ -6,7 +6,6 @@ absent, with sequences in two segments. What is recorded is enough to compile (`
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -16,11 +15,11 @@ import triton
 from torch import Tensor
 
 from lmscaling import kernels
-from lmscaling.attention import gated_delta, linear, mamba2, retention
-from lmscaling.kernels import functional
+from lmscaling.attention import linear, mamba2, retention
 from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.chunked_triton.plan import Plan, Shape, compiles_gates, configured
-from lmscaling.kernels.cross_entropy_triton.launch import cross_entropy
+from lmscaling.kernels.cross_entropy_triton import cross_entropy
+from lmscaling.kernels.gated import chunked as gated
 from lmscaling.kernels.rotary import Rotary, unrotated
 
 TOKENS, SEGMENTS = 128, 2
@@ -51,10 +50,7 @@ def cases(architecture: int) -> Iterator[Launch]:
     Names end with dtype, width of a value and variant.
     """
     for dtype, width in WIDTHS:
-        yield from attention(architecture, linear, dtype, width, one_pass=False)
-        yield from attention(architecture, gated_delta, dtype, width)
-    made = attention(architecture, linear, one_pass=True)
-    yield from (launch for launch in made if "kept_ptr" in launch.signature)
+        yield from attention(architecture, linear, dtype, width)
     yield from attention(architecture, linear, implementation="attention_parallel")
     for name, variant, heads in (("mamba2", mamba2, 12), ("retention", retention, 25)):
         for launch in attention(architecture, variant, heads=heads):
@@ -72,19 +68,16 @@ def attention(
     dtype: torch.dtype = torch.bfloat16,
     width: int = 64,
     heads: int = 12,
-    one_pass: bool | None = None,
     rotate: Any = unrotated,
     implementation: str = "chunked",
 ) -> list[Launch]:
-    """What a step of an attention launches; ``one_pass`` None is the plan's."""
+    """What a step of an attention launches."""
     module = variant.Attention(heads * width, heads, rotate)
     module.implementation = implementation
     x_BTD = torch.zeros(1, TOKENS, heads * width)
 
     def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
-        plan = configured(architecture, qkv_BTW.dtype, shape, SEGMENTS)
-        plan = plan if one_pass is None else replace(plan, one_pass=one_pass)
-        return plan.in_one_pass() if plan.one_pass or shape.gate != "none" else plan
+        return configured(architecture, qkv_BTW.dtype, shape, SEGMENTS)
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
@@ -94,7 +87,7 @@ def attention(
     with ExitStack() as pretended:
         for where, name, value in (
             (kernels, "on_triton_device", lambda _: True),
-            (functional, "_runs_gates", lambda _: compiles_gates(architecture)),
+            (gated, "_runs_gates", lambda _: compiles_gates(architecture)),
             (op, "choose", choose),
             (torch.version, "hip", None if architecture else "AMD"),
         ):

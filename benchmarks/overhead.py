@@ -37,7 +37,7 @@ def cells() -> dict[str, Cell]:
     """Two cells of the demo: an update that takes milliseconds, and one that takes tens of them."""
     study = study_file.read_study([ROOT / "config/study.yaml", ROOT / "config/demo.yaml"])
     made = {c.name: c for c in grid.expand(study).cells.values()}
-    names = ("linear-2k-ctx64-s0", "linear-100k-ctx1024-s0")
+    names = ("linear-2k-ctx64-s0", "linear-100k-ctx256-s0")
     never = replace(made[names[0]].validation, every_tokens=2**40)
     budget = f"{UPDATES} updates"
     return {n: replace(made[n], budget=budget, validation=never, keep=()) for n in names}

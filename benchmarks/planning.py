@@ -44,7 +44,8 @@ def plan(cells: int) -> Plan:
             "seed": list(range(cells // SEED_CELLS)),
             "lr_scale": [1.0],
         },
-        **dict.fromkeys(("dataset", "calibrate", "branches", "evaluate"), "inherit"),
+        "skip": [],
+        "speed": None,
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "planning.yaml"
@@ -58,10 +59,10 @@ def plan(cells: int) -> Plan:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0, text
-    jobs = re.search(r"^([\d,]+) jobs are to be done", text, re.MULTILINE)
+    jobs = re.search(r"^total +(\d+)$", text, re.MULTILINE)
     assert jobs, text
     seconds = used.ru_utime + used.ru_stime
-    return Plan(cells, int(jobs[1].replace(",", "")), seconds, used.ru_maxrss // 1000)
+    return Plan(cells, int(jobs[1]), seconds, used.ru_maxrss // 1000)
 
 
 def main() -> None:

@@ -28,7 +28,8 @@ from lmscaling.data import shards
 from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
-from lmscaling.train.module import Updates, micro_batches
+from lmscaling.train.data import Updates
+from lmscaling.train.module import micro_batches
 
 ROOT = Path(__file__).parents[1]
 UPDATE_TOKENS = 2**19

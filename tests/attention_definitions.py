@@ -6,8 +6,12 @@ import math
 import torch
 import torch.nn.functional as F
 
+from lmscaling import registry
 from lmscaling.kernels.feature_maps import find
 from lmscaling.kernels.rotary import Rotary, unrotated
+
+OURS = [name for name in registry.attentions() if name != "fla"]
+"""Those that have no layer of another package inside."""
 
 
 def heads(layer, x, *widths):
@@ -92,6 +96,13 @@ def cosformer(layer, q, k, v):
     return featured(layer, q.relu(), k.relu(), v, near, 1e-6)
 
 
+def power(layer, q, k, v, rate):
+    g = F.logsigmoid(rate + layer.bias_H[:, None, None])
+    s = turned(layer, q) @ turned(layer, k).mT
+    a = (s.square() / q.shape[-1] * decays(g).squeeze(-1)).tril()
+    return a @ v / (a.sum(-1, True) + 1e-6)
+
+
 def local(layer, q, k, v):
     s = turned(layer, q) @ turned(layer, k).mT / q.shape[-1] ** 0.5
     distance = torch.arange(len(s[0, 0]))[:, None] - torch.arange(len(s[0, 0]))
@@ -100,7 +111,7 @@ def local(layer, q, k, v):
 
 
 DECAYING = {f.__name__: f for f in (retention, mamba2, gated, gated_delta)}
-AVERAGING = {f.__name__: f for f in (taylor2, favor, cosformer, local)} | {"softmax": local}
+AVERAGING = {f.__name__: f for f in (taylor2, favor, cosformer, local, power)} | {"softmax": local}
 MAPS = {"linear": lambda x: (1 + x.exp()).log(),
         "elu": lambda x: torch.where(x > 0, x + 1, x.exp())}  # fmt: skip
 
@@ -109,10 +120,10 @@ def output(name, layer, x):
     """What a layer should give for ``[B, T, D]``."""
     V = layer.d_model // layer.n_head
     if name in (*AVERAGING, *MAPS):
-        width = layer.inside if name == "taylor2" else V
-        q, k, v = heads(layer, layer.qkv(x), width, width, V)
+        width, more = layer.inside if name in ("taylor2", "power") else V, [1] * (name == "power")
+        q, k, v, *more = heads(layer, layer.qkv(x), width, width, V, *more)
         phi = MAPS.get(name)
-        y = featured(layer, phi(q), phi(k), v) if phi else AVERAGING[name](layer, q, k, v)
+        y = featured(layer, phi(q), phi(k), v) if phi else AVERAGING[name](layer, q, k, v, *more)
         return layer.out(y.transpose(1, 2).flatten(2))
     q, k, v, r = heads(layer, layer.qkvr(x), V // 2, V // 2, V, V)
     y = DECAYING[name](layer, x, q, k, v)
@@ -121,11 +132,10 @@ def output(name, layer, x):
     return layer.out(y.transpose(1, 2).flatten(2))
 
 
-def linear_product(q, k, v, feature_map, normalize, window=0):
+def linear_product(q, k, v, feature_map, normalize):
     """Linear attention, ``[B, T, H, .]``, as one T x T product in the dtype of its arguments."""
     phi = find(feature_map)
     a = torch.einsum("bthk,bshk->bhts", phi.of(q), phi.of(k)).tril()
-    a = a.triu(1 - window) if window else a
     y = torch.einsum("bhts,bshv->bthv", a, v)
     return y / (a.sum(-1) + phi.epsilon).transpose(1, 2).unsqueeze(-1) if normalize else y
 
@@ -160,23 +170,6 @@ def of_each(attend, tokens, initial, lengths):
     done = [attend(*x[:4], state[None], *x[4:]) for x, state in zip(each, initial, strict=True)]
     y, last = zip(*done, strict=True)
     return torch.cat(y, 1).view(*tokens[0].shape[:2], *y[0].shape[2:]), torch.cat(last)
-
-
-def delta_sample(lengths, H, K, V, dtype=torch.float64):
-    """q, k, v, g, beta and states of one row of sequences; the gradients of y and of the states.
-    q, k, v and the gradient of y have the dtype, the others at least float32."""
-    T, P = sum(lengths), len(lengths)
-    seeded = torch.Generator().manual_seed(T + H + K + V)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=seeded, dtype=torch.float64)
-
-    single = torch.promote_types(dtype, torch.float32)
-    q, k = (F.normalize(normal(1, T, H, K), dim=-1).to(dtype) for _ in range(2))
-    v, dy = (normal(1, T, H, V).to(dtype) for _ in range(2))
-    g, beta = F.logsigmoid(normal(1, T, H, 1)), 2 * normal(1, T, H, 1).sigmoid()
-    initial, dlast = normal(P, H, K, V), normal(P, H, K, V)
-    return [q, k, v, *(x.to(single) for x in (g, beta, initial))], [dy, dlast.to(single)]
 
 
 def gradients(outputs, inputs):

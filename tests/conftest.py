@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -104,6 +105,18 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tokens(tmp_path_factory.mktemp("tokens"), [700, 3000], [1000])
 
 
+@pytest.fixture(scope="session")
+def published_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The published numbers and their store, which no test changes; what writes takes a copy."""
+    from lmscaling.store import build as store  # SciPy counts its threads when it is loaded
+
+    folder = tmp_path_factory.mktemp("git") / "results" / "published"
+    made = shutil.ignore_patterns("store", "figures")
+    shutil.copytree(ROOT / "results" / "published", folder, ignore=made)
+    store.build(folder)
+    return folder
+
+
 def script(*parts: str) -> ModuleType:
     """A script of the repository as a module, by its path."""
     path = ROOT.joinpath(*parts)
@@ -131,7 +144,6 @@ def write_shard(path: Path, tokens: np.ndarray, **values: Any) -> None:
         "end_of_text": 256,
         "own_context": [writer.tokens],
         "documents": int(np.count_nonzero(tokens == 256)),
-        "before": int(tokens[:1].tolist() != [256]),
         "ranks_sha256": "r",
         "pattern_sha256": "p",
     }
@@ -151,7 +163,9 @@ def write_tokens(
         for i, n in enumerate(lengths):
             path = folder / f"{split}-{i:05d}.bin"
             source = {"shard": i} | ({"files": row.files(split)[i]} if row else {})
-            write_shard(path, rng.integers(0, 257, n).astype(np.uint16), source=source)
+            tokens = rng.integers(0, 257, n).astype(np.uint16)
+            tokens[0] = 256
+            write_shard(path, tokens, source=source)
             if row and split == "validation":
                 path.with_suffix(".fingerprints").touch()
     counts = {"train": len(train), "validation": len(validation)}

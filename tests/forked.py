@@ -17,7 +17,13 @@ SECONDS = 600
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["pytest", "lmscaling.train.run", "lmscaling.bench.checks.gate", "torch._dynamo"]
+    [
+        "pytest",
+        "lmscaling.train.run",
+        "lmscaling.train.attempt",
+        "lmscaling.bench.checks.gate",
+        "torch._dynamo",
+    ]
 )
 
 
@@ -52,21 +58,21 @@ def code(process: ForkServerProcess, said: Path) -> int:
 
 def attempt(cell: Path, manifest: Path, out: Path, most: int | None) -> None:
     """Train. So many updates after a new checkpoint wait for the signal, lest it comes too late."""
-    from lmscaling.train import checkpoint, loop, run
+    from lmscaling.train import checkpoint, run
     from lmscaling.train.module import Training
 
-    plain, after, scratch = Training.update, [0], out / "scratch"
+    plain, after, scratch = Training.training_step, [0], out / "scratch"
     before = set(checkpoint.paths(scratch))
 
-    def update(self: Training, slab: Any) -> Any:
+    def update(self: Training, slab: Any, batch_idx: int) -> Any:
         if after[0] or set(checkpoint.paths(scratch)) - before:
             after[0] += 1
         if after[0] == most:
             until((out / "sent").exists, out / "said")
-        return plain(self, slab)
+        return plain(self, slab, batch_idx)
 
-    Training.update = update
-    loop.CHECKPOINT_SECONDS = 0.02
+    Training.training_step = update
+    checkpoint.CHECKPOINT_SECONDS = 0.02
     run.train(cell, manifest, scratch, out / "run" / "run.json")
 
 

@@ -16,25 +16,23 @@ from torch import nn
 
 from lmscaling import attention, kernels
 from lmscaling.kernels import feature_maps
-from lmscaling.kernels.chunked_triton import launch, op
-from lmscaling.kernels.chunked_triton.plan import Config, Plan, Shape
-from lmscaling.kernels.linear import chunked
+from lmscaling.kernels.chunked_triton import op
+from lmscaling.kernels.chunked_triton.plan import Plan, Shape
+from lmscaling.kernels.linear import forms
 
 KINDS = [(phi, normalize) for phi in feature_maps.FEATURE_MAPS for normalize in (True, False)]
 SIZES = [(1, 1, 1, 16, 16), (2, 17, 3, 24, 24), (1, 63, 1, 32, 16), (1, 100, 1, 16, 48),
          (1, 70, 1, 64, 64)]  # fmt: skip  # B, T, H, K, V
 DTYPES = (torch.float32, torch.bfloat16)
-TWO = pytest.param(False, marks=pytest.mark.ci)  # backward kernels, on devices before Hopper
-one_or_two = pytest.mark.parametrize("one_pass", [True, TWO])
 CASES = [
     pytest.param(
-        kind, SIZES[(i + one_pass) % 5], DTYPES[(i + i // 2 + one_pass) % 2], one_pass,
-        marks=() if one_pass else pytest.mark.ci,
+        kind, SIZES[(i + more) % 5], DTYPES[(i + i // 2 + more) % 2],
+        marks=() if more else pytest.mark.ci,
     )
-    for i, kind in enumerate(KINDS) for one_pass in (True, False)
+    for i, kind in enumerate(KINDS) for more in (1, 0)
 ]  # fmt: skip
-CASES += [pytest.param(("softplus", True), SIZES[2], x, True, id=f"sample-{x}") for x in DTYPES]
-"""Each kind by both ways, each width, dtype and way with and without division."""
+CASES += [pytest.param(("softplus", True), SIZES[2], x, id=f"sample-{x}") for x in DTYPES]
+"""Each kind twice, each width and dtype with and without division."""
 
 
 def pack(q_BTHK, k_BTHK, v_BTHV):
@@ -46,10 +44,8 @@ def unpack(qkv_BTW, shape):
     return [x.unflatten(-1, (shape.heads, -1)) for x in qkv_BTW.split(widths, -1)]
 
 
-def plan(chunk, segments=1, one_pass=False):
-    config = Config(chunk=chunk)
-    roles = dict.fromkeys(("forward", "backward", "backward_q", "backward_kv", "sums"), config)
-    return Plan(**roles, segments=segments, one_pass=one_pass)
+def plan(chunk, segments=1):
+    return Plan(chunk=chunk, segments=segments)
 
 
 def softplus(q, v, **options):
@@ -59,19 +55,19 @@ def softplus(q, v, **options):
 
 
 def fused(qkv_BTW, dy_BTHV, shape, chosen):
-    made = launch.forward(qkv_BTW, shape, chosen, keep=chosen.one_pass)
-    gradient = launch.backward(qkv_BTW, dy_BTHV, made, shape, chosen)
-    return [made.y_BTHV, *unpack(gradient.dqkv_BTW, shape)]
+    made = op.forward(qkv_BTW, shape, chosen, keep=True)
+    dqkv_BTW, _, _ = op.backward(qkv_BTW, dy_BTHV, made, shape, chosen)
+    return [made.y_BTHV, *unpack(dqkv_BTW, shape)]
 
 
-@pytest.mark.parametrize(("kind", "size", "dtype", "one_pass"), CASES)
-def test_numbers_are_as_near_to_float64_as_those_of_plain_pytorch(kind, size, dtype, one_pass):
+@pytest.mark.parametrize(("kind", "size", "dtype"), CASES)
+def test_numbers_are_as_near_to_float64_as_those_of_plain_pytorch(kind, size, dtype):
     """A single token's gradients by query and key are differences of terms that are zero."""
     q, k, v, dy = sample(*size, dtype=dtype)
     if kind == ("identity", True):
         q, k = q.abs(), k.abs()  # weights of both signs can sum to zero, and nothing is near then
     shape = softplus(q, v, feature_map=kind[0], normalize=kind[1])
-    found = fused(pack(q, k, v), dy, shape, plan(32, one_pass=one_pass))
+    found = fused(pack(q, k, v), dy, shape, plan(32))
     terms = torch.linalg.vector_norm(dy.double() * v.double()).item()
     assert_as_near_as_plain_pytorch(found, (q, k, v, dy), *kind, free=terms)
 
@@ -96,12 +92,11 @@ def test_rotated_positions_are_as_near_to_float64_as_others(monkeypatch):
     assert all(rotated <= 1.3 * plain for plain, rotated in zip(*errors, strict=True))
 
 
-@one_or_two
 @pytest.mark.parametrize(("chunk", "segments", "normalize"), [(16, 3, True), (64, 2, False)])
-def test_same_numbers_at_any_chunk_and_number_of_segments(chunk, segments, normalize, one_pass):
+def test_same_numbers_at_any_chunk_and_number_of_segments(chunk, segments, normalize):
     q, k, v, dy = sample(1, 80, 1, 24, 16)
     one, other = (
-        fused(pack(q, k, v), dy, softplus(q, v, normalize=normalize), plan(*cut, one_pass=one_pass))
+        fused(pack(q, k, v), dy, softplus(q, v, normalize=normalize), plan(*cut))
         for cut in ((32,), (chunk, segments))
     )
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -115,24 +110,14 @@ def test_same_numbers_of_rows_and_of_sequences_that_lie_four_gigabytes_apart() -
     reserved = torch.empty(stride + 21 * width, dtype=torch.bfloat16, device=DEVICE)
     reserved.as_strided((2, 21 * width), (stride, 1)).fill_(torch.nan)
     apart = reserved.as_strided(together.shape, (stride, width, 1), 3).copy_(together)
-    for chosen in (plan(16, one_pass=True), plan(16)):
-        found = [fused(rows, dy, shape, chosen) for rows in (together, apart)]
-        assert all(map(torch.equal, *found))
+    found = [fused(rows, dy, shape, plan(16)) for rows in (together, apart)]
+    assert all(map(torch.equal, *found))
 
 
-@pytest.mark.parametrize(
-    ("segments", "one_pass"), [(2, True), pytest.param(1, False, marks=pytest.mark.ci)]
-)
-def test_same_bits_whatever_comes_later_and_whether_states_are_kept_or_made_again(
-    segments, one_pass
-):
+def test_same_bits_whatever_comes_later():
     q, k, v, dy = sample(1, 60, 1, 16, 16, torch.bfloat16)
-    shape, chosen, rows = softplus(q, v), plan(16, segments, one_pass), pack(q, k, v)
-    y, dq, dk, dv = fused(rows, dy, shape, chosen)
-    if one_pass:
-        made = launch.forward(rows, shape, chosen, keep=False)
-        again = launch.backward(rows, dy, made, shape, chosen).dqkv_BTW
-        assert torch.equal(again, pack(dq, dk, dv))
+    shape, chosen = softplus(q, v), plan(16, 2)
+    y, dq, _, _ = fused(pack(q, k, v), dy, shape, chosen)
     for x in (q, k, v, dy):
         x[:, 37:] *= -100
     other_y, other_dq, _, _ = fused(pack(q, k, v), dy, shape, chosen)
@@ -142,24 +127,22 @@ def test_same_bits_whatever_comes_later_and_whether_states_are_kept_or_made_agai
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("one_pass", [True, False])
-def test_same_error_of_dq_whatever_the_mean_of_the_values(one_pass):
+def test_same_error_of_dq_whatever_the_mean_of_the_values():
     """1 %; a state that is not centred gives 20 % at 4,096 tokens and a mean of 3 deviations."""
     q, k, v, dy = sample(1, 1024 if INTERPRETED else 4096, 1, 64, 64)
     v = v + 3 * torch.randn(64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     given = q, k, v, dy = [x.bfloat16() for x in (q, k, v, dy)]
-    exact = outcome(chunked.attend, [x.double() for x in given], "softplus", True)
-    assert_near(fused(pack(q, k, v), dy, softplus(q, v), plan(64, one_pass=one_pass)), exact, 0.01)
+    exact = outcome(forms.chunked, [x.double() for x in given], "softplus", True)
+    assert_near(fused(pack(q, k, v), dy, softplus(q, v), plan(64)), exact, 0.01)
 
 
-@one_or_two
-def test_same_slope_of_small_features_as_in_float64(one_pass):
+def test_same_slope_of_small_features_as_in_float64():
     """1 - exp(-f) would lose all digits of a feature below 1e-7."""
     q, k, v, dy = sample(1, 20, 1, 16, 16)
     q, k = q - 14, k - 20
     exact = outcome(quadratic, [x.double() for x in (q, k, v, dy)], "softplus", False)
     shape = softplus(q, v, normalize=False)
-    assert_near(fused(pack(q, k, v), dy, shape, plan(16, one_pass=one_pass)), exact, 1e-5)
+    assert_near(fused(pack(q, k, v), dy, shape, plan(16)), exact, 1e-5)
 
 
 @pytest.mark.usefixtures("unpoisoned")

@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 import torch
-from attention_definitions import delta_sample, of_each, recurrence
+from attention_definitions import of_each, recurrence
 from fused_cases import DTYPES, pack, plan, softplus, unpack
 from kernel_device import DEVICE, INTERPRETED, distance, sample
 from torch.nn.functional import pad
 
 from lmscaling import attention, kernels
 from lmscaling.attention import Documents
-from lmscaling.kernels import feature_maps, functional
-from lmscaling.kernels.chunked_triton import decode, launch
+from lmscaling.kernels import decode, feature_maps
+from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.chunked_triton.plan import block
-from lmscaling.kernels.delta_triton import op
+from lmscaling.kernels.gated import chunked as gated_kernels
 from lmscaling.kernels.rotary import Rotary, unrotated
 
 
@@ -70,14 +70,14 @@ def test_numbers_are_near_to_float64_with_gates_and_states(case):
     dstate = uniform(N, H, K, V + 1)
     if not normalize:  # the sum of features serves the division only
         dstate[..., -1] = 0
-    shape, chosen = softplus(q, v, normalize=normalize, gate=gate), plan(chunk, segments, True)
+    shape, chosen = softplus(q, v, normalize=normalize, gate=gate), plan(chunk, segments)
     given: Any = {"initial": joined(state), "lengths": lengths}
     given["log_decay"] = None if gate == "none" else decay
-    made = launch.forward(pack(q, k, v), shape, chosen, keep=True, final=True, **given)
+    made = op.forward(pack(q, k, v), shape, chosen, keep=True, final=True, **given)
     given["dfinal"] = joined(dstate)
-    got = launch.backward(pack(q, k, v), dy, made, shape, chosen, **given)
-    last, dinitial = parted(made.final, K, V), parted(got.dinitial, K, V)
-    found = [made.y_BTHV, last, *unpack(got.dqkv_BTW, shape), got.dgate, dinitial]
+    dqkv, dgate, dinitial = op.backward(pack(q, k, v), dy, made, shape, chosen, **given)
+    last, dinitial = parted(made.final, K, V), parted(dinitial, K, V)
+    found = [made.y_BTHV, last, *unpack(dqkv, shape), dgate, dinitial]
 
     exact = [x.detach().double().requires_grad_() for x in (q, k, v, decay, state)]
     y, states = summed(*exact, normalize=normalize, lengths=lengths)
@@ -98,20 +98,22 @@ def test_numbers_are_near_to_float64_with_gates_and_states(case):
     ("dtype", "tolerance", "normalize", "gated"),
     [(SINGLE, 1e-5, True, True), (SINGLE, 1e-5, False, False), (HALF, 2**-7, True, False)],
 )
-def test_same_numbers_one_token_at_a_time(dtype, tolerance, normalize, gated):
+def test_same_numbers_one_token_at_a_time(dtype, tolerance, normalize, gated, monkeypatch):
+    if INTERPRETED:
+        monkeypatch.setattr(kernels, "on_triton_device", lambda x: True)
     q, k, v, _ = sample(1, 40, 2, 24, 16, dtype)
     shape = softplus(q, v, normalize=normalize, gate="token" if gated else "none")
     g = -torch.rand(1, 40, 2).to(DEVICE) if gated else None
 
     def read(n):
-        gate, chosen = None if g is None else g[:, :n], plan(16, 1, gated)
-        made = launch.forward(pack(q, k, v)[:, :n], shape, chosen, log_decay=gate, final=True)
+        gate, chosen = None if g is None else g[:, :n], plan(16)
+        made = op.forward(pack(q, k, v)[:, :n], shape, chosen, log_decay=gate, final=True)
         state = parted(made.final, 24, 16)
         return made.y_BTHV, state[..., :-1].contiguous(), state[..., -1].contiguous()
 
     (whole, *last), (_, kv, k_sum) = read(40), read(37)
     if not gated:
-        sums = launch.state(pack(q, k, v)[:, :37], shape, plan(16, 2))
+        sums = op.state(pack(q, k, v)[:, :37], shape, plan(16, 2))
         torch.testing.assert_close(sums[0], kv)
         if normalize:
             torch.testing.assert_close(sums[1], k_sum)
@@ -123,34 +125,16 @@ def test_same_numbers_one_token_at_a_time(dtype, tolerance, normalize, gated):
     torch.testing.assert_close([kv, k_sum][used], last[used], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 3e-6), (torch.bfloat16, 0.01)])
-def test_numbers_of_the_delta_rule_are_those_of_the_recurrence(dtype, bound):
-    """Results and gradients, relative to their norm, or absolute where that is below 1."""
-    lengths = (33, 1, 6)
-    inputs, slopes = delta_sample(lengths, 1, 20, 40, dtype)
-    given = [x.to(DEVICE).requires_grad_() for x in inputs]
-    exact = [x.detach().double().requires_grad_() for x in given]
-    q, k, v, g, beta, initial = given
-    made = op.delta(q, k, v, beta.squeeze(-1), g.squeeze(-1), initial, list(lengths), 0.3)[:2]
-    true = of_each(recurrence, [0.3 * exact[0], *exact[1:5]], exact[5], lengths)
-    dy: list[Any] = [x.to(DEVICE) for x in slopes]
-    found = [*made, *torch.autograd.grad(made, given, dy)]
-    right = [*true, *torch.autograd.grad(true, exact, [x.double() for x in dy])]
-    for x, y in zip(found, right, strict=True):
-        assert (x.double() - y).norm() <= bound * y.norm().clamp(min=1.0)
-
-
 @pytest.mark.parametrize(
     ("name", "rotate"),
     [("linear", unrotated), ("mamba2", unrotated),
-     pytest.param("retention", Rotary(16), marks=pytest.mark.ci),
-     pytest.param("gated_delta", unrotated, marks=pytest.mark.ci)],
+     pytest.param("retention", Rotary(16), marks=pytest.mark.ci)],
 )  # fmt: skip
 def test_documents_of_a_row_are_computed_as_each_alone(name, rotate, monkeypatch):
     """Outputs and all gradients, within 1e-4 of the largest number."""
     if INTERPRETED:
         monkeypatch.setattr(kernels, "on_triton_device", lambda x: True)
-        monkeypatch.setattr(functional, "_runs_gates", lambda device: True)
+        monkeypatch.setattr(gated_kernels, "_runs_gates", lambda device: True)
     # Without the kernels, documents would become rows of padded batches.
     monkeypatch.setattr(Documents, "each", None)
     torch.manual_seed(0)

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent / "golden"
 MESSAGES = FOLDER / "messages.txt"
-PLACES = ((rf"{re.escape(tempfile.gettempdir())}/[^\s'\",;:]*/", ".../"), (f"{ROOT}/", ""))
+PLACES = ((f"{ROOT}/", ""), (rf"{re.escape(tempfile.gettempdir())}/[^\s'\",;:]*/", ".../"))
 """Folders of this machine, and what stands for them in a file."""
 
 said: set[str] = set()
@@ -30,7 +30,7 @@ def sentence(kind: str, text: str) -> None:
     """Hold a sentence of any kind, such as a line of the terminal, against ``messages.txt``."""
     for place, name in PLACES:
         text = re.sub(place, name, text)
-    said.add(f"{kind}: " + text.replace("\n", "\n    "))
+    said.add(f"{kind}: " + text.strip().replace("\n", "\n    "))
 
 
 @contextmanager

@@ -1,12 +1,13 @@
-"""A local server with the three responses of the Hugging Face hub that a download needs."""
+"""A local server with the responses of the Hugging Face hub that a stream of a dataset needs."""
 
 import hashlib
+import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,30 +15,23 @@ COMMIT = "1" * 40
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves the files of one repository; tests make it break off, fail or send wrong hashes."""
+    """Serves the files of one repository; tests make it refuse, break off or fail."""
 
     daemon_threads = True
 
     def __init__(self, repository: str, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
-        self.prefix, self.folder = f"/datasets/{repository}/resolve/{COMMIT}/", folder
-        # What the next requests meet, each entry once: bytes after which a download breaks off,
-        # and seconds after which a 429 asks to come again. So many more are answered with 503.
-        self.break_off_after: list[int] = []
-        self.retry_after: list[int] = []
-        self.failures = 0
-        # What all requests meet: status and headers of a refusal, a wrong or another hash, a
-        # download that sends one byte a minute, seconds that each download takes.
+        self.repository, self.folder = repository, folder
         self.refusal: tuple[int, dict[str, str]] | None = None
-        self.wrong_hash = self.trickle = False
-        self.tag: str | None = None
-        self.closing, self.seconds = threading.Event(), 0.0
-        # What was seen: requests, their logins, first byte and length of each download, and how
-        # many were under way at the start of each.
-        self.asked = self.under_way = 0
+        """Status and headers with which all requests are answered."""
+        self.failures = 0
+        """So many downloads are answered with 503."""
+        self.break_off_after: list[int] = []
+        """Bytes after which the next downloads break off, each entry once."""
         self.tokens: set[str | None] = set()
-        self.sent: list[tuple[int, int]] = []
-        self.at_once: list[int] = [0]
+        """Logins that were seen."""
+        self.sent: list[str] = []
+        """Paths of the downloads."""
 
     @property
     def url(self) -> str:
@@ -45,50 +39,71 @@ class Hub(ThreadingHTTPServer):
 
 
 class _Answers(BaseHTTPRequestHandler):
-    def do_HEAD(self) -> None:
-        self.do_GET(body=False)
+    protocol_version = "HTTP/1.1"
 
-    def do_GET(self, body: bool = True) -> None:
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
         hub = self.server
         assert isinstance(hub, Hub)
-        path = hub.folder / self.path.removeprefix(hub.prefix)
-        if self.path.startswith(hub.prefix):  # the library also asks something else, once
-            hub.asked += 1
-            hub.tokens.add(self.headers.get("Authorization"))
+        asked = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        path = self.path.partition("?")[0]
+        api, files = f"/api/datasets/{hub.repository}", f"/datasets/{hub.repository}/resolve/"
+        hub.tokens.add(self.headers.get("Authorization"))
         if hub.refusal:
             self._status(*hub.refusal)
-        elif hub.retry_after:
-            self._status(429, {"Retry-After": str(hub.retry_after.pop(0))})
-        elif hub.failures:
+        elif path.startswith(f"{api}/tree/{COMMIT}"):
+            self._tree(hub, path.removeprefix(f"{api}/tree/{COMMIT}").strip("/"))
+        elif path.startswith(f"{api}/paths-info/{COMMIT}"):
+            known = json.loads(asked)["paths"] if asked.startswith("{") else []
+            self._json([_entry(hub, name) for name in known if (hub.folder / name).exists()])
+        elif path == api or path.startswith(f"{api}/revision/{COMMIT}"):
+            self._json({"id": hub.repository, "sha": COMMIT, "siblings": [], "tags": []})
+        elif path.startswith(f"{files}{COMMIT}/") and hub.failures:
             hub.failures -= 1
             self._status(503)
-        elif not self.path.startswith(hub.prefix) or not path.is_file():
-            self._status(404, {"X-Error-Code": "EntryNotFound"})
+        elif (name := path.removeprefix(f"{files}{COMMIT}/")) != path:
+            self._send(hub, name)
         else:
-            self._send(hub, path.read_bytes(), body)
+            self._status(
+                404, {"X-Error-Code": "RevisionNotFound" if api in path else "RepoNotFound"}
+            )
 
-    def _send(self, hub: Hub, data: bytes, body: bool) -> None:
-        tag = "0" * 64 if hub.wrong_hash else hub.tag or hashlib.sha256(data).hexdigest()
-        start = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
-        headers = {"ETag": f'"{tag}"', "X-Linked-Etag": f'"{tag}"', "X-Repo-Commit": COMMIT}
-        headers |= {"X-Linked-Size": str(len(data)), "Content-Length": str(len(data) - start)}
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        self._status(206 if start else 200, headers)
-        if body:
-            hub.under_way += 1
-            hub.at_once.append(hub.under_way)
-            time.sleep(hub.seconds)
-            stop = start + hub.break_off_after.pop(0) if hub.break_off_after else len(data)
-            if hub.trickle:
-                self.wfile.write(data[start : start + 1])
-                self.wfile.flush()
-                hub.closing.wait(60)
-                return
-            self.wfile.write(data[start:stop])
-            hub.sent.append((start, len(data[start:stop])))
-            hub.under_way -= 1
-            self.close_connection = True
+    def _tree(self, hub: Hub, folder: str) -> None:
+        if (hub.folder / folder).is_dir():
+            names = sorted(p.relative_to(hub.folder) for p in (hub.folder / folder).iterdir())
+            self._json([_entry(hub, name.as_posix()) for name in names])
+        else:
+            self._status(404, {"X-Error-Code": "EntryNotFound"})
+
+    def _send(self, hub: Hub, name: str) -> None:
+        path = hub.folder / name
+        if not path.is_file():
+            self._status(404, {"X-Error-Code": "EntryNotFound"})
+            return
+        data, wanted = path.read_bytes(), self.headers.get("Range")
+        start, _, end = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
+        part = data[int(start) : int(end or len(data) - 1) + 1]
+        headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT}
+        headers["Content-Length"] = str(len(part))
+        if wanted:
+            headers["Content-Range"] = f"bytes {start}-{int(start) + len(part) - 1}/{len(data)}"
+        self._status(206 if wanted else 200, headers)
+        if self.command != "HEAD":
+            hub.sent.append(name)
+            if hub.break_off_after:
+                part = part[: hub.break_off_after.pop(0)]
+                self.close_connection = True
+            self.wfile.write(part)
+
+    def _json(self, values: Any) -> None:
+        data = json.dumps(values).encode()
+        self._status(200, {"Content-Type": "application/json", "Content-Length": str(len(data))})
+        self.wfile.write(data)
 
     def _status(self, code: int, headers: dict[str, str] | None = None) -> None:
         self.send_response(code)
@@ -100,19 +115,28 @@ class _Answers(BaseHTTPRequestHandler):
         """Keep requests out of the output of the tests."""
 
 
+def _entry(hub: Hub, name: str) -> dict[str, Any]:
+    path = hub.folder / name
+    if path.is_dir():
+        return {"type": "directory", "path": name, "oid": "0" * 40, "size": 0}
+    return {"type": "file", "path": name, "oid": "0" * 40, "size": path.stat().st_size}
+
+
 @contextmanager
-def serving(
-    repository: str, folder: Path, monkeypatch: pytest.MonkeyPatch | None = None
-) -> Iterator[Hub]:
+def serving(repository: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub that this process takes for that of Hugging Face."""
+    import huggingface_hub
+
     hub = Hub(repository, folder)
     threading.Thread(target=hub.serve_forever, daemon=True).start()
-    if monkeypatch:
-        path = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", path)
+    path = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", path)
+    monkeypatch.setattr("datasets.config.HF_ENDPOINT", hub.url)
+    huggingface_hub.HfFileSystem.clear_instance_cache()
     try:
         yield hub
     finally:
-        hub.closing.set()
+        huggingface_hub.HfFileSystem.clear_instance_cache()
         hub.shutdown()
         hub.server_close()

@@ -10,7 +10,7 @@ import os
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle
 
 # Triton reads the variable when a kernel is defined.
 assert os.environ.get("TRITON_INTERPRET") == "1"
@@ -20,6 +20,7 @@ convert = InterpreterBuilder.create_fp_to_fp
 unary = InterpreterBuilder.unary_op
 binary = InterpreterBuilder.binary_op
 patch_tensor = interpreter._patch_lang_tensor
+add_up = ReduceOps.sum
 
 
 def widen(pattern):
@@ -88,6 +89,12 @@ def patch_lang_tensor(tensor, scope):
     tensor.__index__ = lambda self: int(self.handle.data.item())
 
 
+def total(self, input):
+    """A sum of bf16 is float32, as of a compiled kernel."""
+    return add_up(self, input.to(tl.float32) if input.dtype == tl.bfloat16 else input)
+
+
 interpreter._patch_lang_tensor = patch_lang_tensor
+ReduceOps.sum = total
 for changed in (get_bf16, cast_impl, create_fp_to_fp, create_dot, unary_op, binary_op):
     setattr(InterpreterBuilder, changed.__name__, changed)

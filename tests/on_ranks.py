@@ -55,7 +55,7 @@ class Spare:
             return
         code = 1
         try:
-            rank.die_with(parent)
+            rank.die_with_parent(parent)
             sign(places[3])
             for number in rank.REQUESTS:
                 signal.signal(number, signal.SIG_IGN)
@@ -103,30 +103,37 @@ def train(cell: Path, way: Path, manifest: Path, results: Path, world: int, inje
     from lmscaling.config.validation import checked
     from lmscaling.errors import UserError
     from lmscaling.files import read_json
-    from lmscaling.train import checkpoint, loop, run, watch
+    from lmscaling.train import attempt, checkpoint, run
     from lmscaling.train.module import Training
 
     name = checked(Cell, read_json(cell, "cell"), "cell").run
-    plain = Training.update
-    watch.GRACE_SECONDS = injection.get("grace", watch.GRACE_SECONDS)
-    loop.CHECKPOINT_SECONDS = injection.get("checkpoint_seconds", loop.CHECKPOINT_SECONDS)
+    plain = Training.training_step
+    seconds = injection.get("checkpoint_seconds", checkpoint.CHECKPOINT_SECONDS)
+    checkpoint.CHECKPOINT_SECONDS = seconds
+    write = checkpoint.tensor_file.write
 
-    def update(self: Training, slab: Any) -> Any:
+    def slow(*given: Any, **named: Any) -> None:
+        time.sleep(injection.get("writing", 0.0))
+        write(*given, **named)
+
+    checkpoint.tensor_file.write = slow
+
+    def update(self: Training, slab: Any, batch_idx: int) -> Any:
         struck = rank.number() == injection.get("rank")
         if struck and self.updates + 1 == injection["update"]:
             (results / "struck").touch()
             strike(injection["fault"])
-        outputs = plain(self, slab)
+        outputs = plain(self, slab, batch_idx)
         with (results / f"rates-{rank.number()}.txt").open("a") as file:
             file.write(f"{self.rate!r}\n")
         return outputs
 
-    Training.update = update
+    Training.training_step = update
     hidden = injection.get("hidden", [None, ""])
     if rank.number() == hidden[0]:
         listed = checkpoint.paths
         checkpoint.paths = lambda folder: [p for p in listed(folder) if p.name != hidden[1]]
-    run.ranks = lambda cell: world
+    attempt.ranks = lambda cell: world
     scratch, record = results / "scratch" / name, results / "runs" / name / "run.json"
     try:
         run.train(cell, manifest, scratch, record, way)

@@ -15,7 +15,7 @@ from conftest import ROOT, STUDY
 
 from lmscaling.records.exports import EXPORTS
 
-PARTS = ("Snakefile", "workflow", "config", "profiles", "default", "slurm")
+PARTS = ("workflow", "config", "profiles", "default", "slurm")
 FIGURES = {"learning_curves", "context_scaling", "loss_by_position", "step_time"}
 """Files of figures/ that the product here has: every figure is a job, and drawn in other tests."""
 OVERLAY: dict[str, Any] = STUDY | {
@@ -27,11 +27,11 @@ OVERLAY: dict[str, Any] = STUDY | {
     "evaluate": {"attention": "linear", "datasets": ["lines"]},
     "speed": {
         "timeout_seconds": 60, "repeats": 3, "target_seconds": 0.01,
-        "time_step": (STEP := {
+        "time_step": [STEP := {
             "sizes": ["s"], "contexts": [16], "implementations": ["linear/chunked", "softmax"],
-        }),
-        "tune_chunk": {"implementations": ["linear/chunked"], "chunks": [8, 16]},
-        "time_decode": None, "time_layer": [], "copy_task": None,
+            "chunks": [8, 16],
+        }],
+        "time_decode": None, "time_layer": [],
     },
     "published": False,
 }  # fmt: skip
@@ -41,7 +41,7 @@ MORE: dict[str, Any] = {
     "datasets": STUDY["datasets"] | {"other": OTHER},
     "evaluate": {"datasets": ["lines", "other"]},
     "branches": {"attention": "linear", "shares": [0.5, 0.75]},
-    "speed": OVERLAY["speed"] | {"time_step": STEP | {"contexts": [16, 32]}},
+    "speed": OVERLAY["speed"] | {"time_step": [STEP | {"contexts": [16, 32]}]},
 }
 """Changes that add a text to evaluate on, a share, and a context of the speed study."""
 
@@ -50,7 +50,9 @@ INSTEAD = f'''
 """Leaves the files of every verb at once, for tests of what the workflow plans."""
 
 import json
+import os
 import sys
+import uuid
 from pathlib import Path
 
 verb, *words = sys.argv[1:]
@@ -62,7 +64,7 @@ def leave(path, value={{}}):
     Path(path).write_text(json.dumps(value))
 
 
-if verb in ("study", "tokenize"):
+if verb in ("record", "tokenize"):
     from lmscaling.cli import main
 
     main()
@@ -71,13 +73,33 @@ elif verb in ("plan", "evaluate", "verify"):
 elif verb == "manifest":
     leave(words[0], {{"train": [{{}}] * int(words[1]), "validation": [{{}}] * int(words[2])}})
 elif verb == "train":
-    leave(Path(after["--scratch"]) / "checkpoint")
+    # As train/run.py decides; each training has a number of its own.
+    from lmscaling.runtime import planned
+
+    out, records = Path(after["--out"]), []
     for cell in words[: words.index("--manifest")]:
-        run = Path(after["--record"]).parents[1] / Path(cell).stem
-        leave(run / "run.json", {{"status": "done"}})
+        record = out.parent / Path(cell).stem / planned.RECORD
+        scratch = Path(after["--scratch"], Path(cell).stem)
+        scratch.mkdir(parents=True, exist_ok=True)
+        reason = record.exists() and planned.why_kept(record)
+        if record.exists() and not reason:
+            planned.move_aside(record, scratch)
+        print(reason or "trained", flush=True)
+        if "FAIL_AT" in os.environ and not reason:
+            leave(scratch / "checkpoint")
+            sys.exit("told to fail")
+        if not record.exists():
+            (scratch / "checkpoint").unlink(missing_ok=True)
+            leave(record.with_name("log.jsonl"))
+            leave(record.with_name("model.safetensors"))
+            leave(record, {{"status": "done", "id": uuid.uuid4().hex}})
+        records.append(record)
+    planned.copy(records, out)
+    if "FAIL_AFTER" in os.environ:
+        sys.exit("told to fail after the end")
 elif verb in ("calibrate", "check"):
     leave(words[-1])
-elif verb in ("time_step", "tune_chunk"):
+elif verb == "time_step":
     from lmscaling.config import study_file, sweeps
 
     *_, kind, name = Path(words[1]).parts
@@ -164,7 +186,7 @@ class Place:
 
 
 def trained(plan: list[tuple[str, str]]) -> list[str]:
-    runs = [Path(out).parent.name for rule, out in plan if rule == "train"]
+    runs = [Path(out).stem for rule, out in plan if rule == "train"]
     return [run.rpartition("-")[0] for run in runs]
 
 

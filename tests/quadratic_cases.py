@@ -18,23 +18,23 @@ from kernel_device import (
 
 from lmscaling.bench.checks import exactness
 from lmscaling.kernels import cross_entropy, feature_maps
-from lmscaling.kernels.cross_entropy_triton import launch as loss
-from lmscaling.kernels.tiled_triton import launch, op
+from lmscaling.kernels import cross_entropy_triton as loss
+from lmscaling.kernels.tiled_triton import op
 
-TILES_OF_DEVICE = launch.FORWARD, launch.QUERIES, launch.KEYS
+TILES_OF_DEVICE = op.FORWARD, op.QUERIES, op.KEYS
 SMALL = {64: (32, 16, 1, 1)}, {64: (32, 16, 1, 1)}, {64: (16, 32, 1, 1)}
 """Tiles so small that 63 tokens have whole blocks, split diagonals and a ragged end."""
 if INTERPRETED:
     from triton.runtime.interpreter import InterpreterBuilder
 
-    launch.FORWARD, launch.QUERIES, launch.KEYS = SMALL
+    op.FORWARD, op.QUERIES, op.KEYS = SMALL
 SINGLE, HALF = torch.float32, torch.bfloat16
 
 
 @pytest.fixture
 def tiles_of_device(monkeypatch):
     for name, tiles in zip(("FORWARD", "QUERIES", "KEYS"), TILES_OF_DEVICE, strict=True):
-        monkeypatch.setattr(launch, name, tiles)
+        monkeypatch.setattr(op, name, tiles)
 
 
 SIZES = ((1, 1, 1, 16, 16), (1, 17, 3, 24, 24), (1, 63, 1, 64, 64), (2, 40, 1, 24, 16))
@@ -62,17 +62,8 @@ def test_numbers_are_as_near_to_float64_as_those_of_plain_pytorch(size, dtype, p
 
 
 @pytest.mark.parametrize("dtype", [SINGLE, HALF])
-def test_a_sample_has_a_ragged_end_and_a_window_outside_which_no_tile_is_read(dtype):
+def test_a_sample_has_a_ragged_end(dtype):
     check(sample(1, 63, 1, 24, 24, dtype), "softplus", True)
-    q, k, v, dy = sample(1, 63, 2, 16, 16, dtype)
-    k, v = k[:, :, :1], v[:, :, :1]  # grouped queries
-    check((q, k, v, dy), "relu", False, 17)
-    if dtype == SINGLE or not INTERPRETED:
-        return  # whose tiles are larger
-    v[:, :16], dy[:, 48:] = torch.nan, torch.nan
-    y, dq, dk, dv = outcome(op.attend, (q, k, v, dy), "relu", False, 15)
-    for x in (y[:, 32:], dq[:, 32:48], dk[:, 16:32], dv[:, :32]):
-        assert x.isfinite().all()
 
 
 def test_no_bit_changes_with_what_comes_later():
@@ -115,7 +106,7 @@ def test_operators_are_what_pytorch_asks_of_them():
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     torch.library.opcheck(op.forward, (*leaves, "softplus", True))
     _, y32, inverse = op.forward(q, k, v, "softplus", True)
-    torch.library.opcheck(op.backward, (q, k, v, dy, y32, inverse, "softplus"))
+    torch.library.opcheck(op.backward, (q, k, v, "softplus", dy, y32, inverse))
     whole = torch.compile(op.attend, fullgraph=True, backend="aot_eager")
     found = [outcome(f, (q, k, v, dy), "softplus", True) for f in (whole, op.attend)]
     assert all(map(torch.equal, *found))

@@ -32,6 +32,8 @@ def missing() -> str:
     places = f"{os.environ['PATH']}:/sbin:/usr/sbin"
     if lacking := [name for name in NEEDED if not shutil.which(name, path=places)]:
         return f"{', '.join(lacking)} not installed (apt-get install slurm-wlm munge iproute2)"
+    if " " in sys.executable:
+        return f"Snakemake's plugin for Slurm cannot start {sys.executable}, which has a space"
     if os.getuid():
         return "only root can make the namespaces that Slurm's daemons run in"
     probe = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], check=False)
@@ -138,7 +140,7 @@ class Study:
         files = [root / "config/study.yaml", root / "tiny.yaml"]
         laid_out = grid.expand(study_file.read_study(files))
         self.runs, self.branches = list(laid_out.cells), list(laid_out.branches)
-        self.targets = [f"results/tiny/runs/{run}/run.json" for run in self.runs]
+        self.targets = [f"results/tiny/runs/{run}.json" for run in self.runs]
         for name in laid_out.checked:  # as if their kernels had passed, for there is no GPU
             write_json(self.results / "checks" / f"{name}.json", {})
         tokens = self.results / "tokens" / laid_out.tokens

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-OURS = ("lmscaling", "snakemake_logger_plugin_lmscaling")
+OURS = ("lmscaling",)
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["snakemake.cli"])

@@ -97,21 +97,20 @@ def tiny() -> list[Measurement]:
             state = None if is_slow else n * factor * context / 1e3
             made += [
                 point("time_step", "softmax flash", context, n * flash, **full),
-                point("time_step", "linear chunked", context, n * chunked, **full),
                 point("time_step", "linear state", context, state, **full, **slow),
                 point("time_decode", "softmax", context, flash / 100, size=size),
                 point("time_decode", "linear", context, 1e-3, size=size),
             ]
             for chunk, cost in ((16, 1.5), (64, 1.0), (256, 1.2)):
-                tuned = {"size": size, "chunk": chunk}
-                made.append(point("tune_chunk", "linear chunked", context, chunked * cost, **tuned))
+                seconds, tuned = n * chunked * cost, {**full, "chunk": chunk}
+                made.append(point("time_step", "linear chunked", context, seconds, **tuned))
         for context, seconds in ((1024, 0.4 * factor), (2048, None)):
             full = {"size": size, "batch": 4096 // context}
             made.append(point("time_step", "softmax no_flash", context, seconds, **full))
     for context in (128, 256):
         learned = {"size": "copy", "batch": 512 // context}
         for name in ("softmax", "linear"):
-            made.append(point("copy_task", name, context, 0.01, **learned))
+            made.append(point("time_step", name, context, 0.01, **learned))
         for size, batch in (("article", 4), ("saturated", 1024 // context)):
             layer = {"size": size, "batch": batch, "passes": "forward", "n_layer": None}
             made.append(point("time_layer", "softmax flash", context, context / 1e5, **layer))

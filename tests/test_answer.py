@@ -14,7 +14,6 @@ from snakemake.cli import parse_config
 from lmscaling.config import grid, study_file
 from lmscaling.report import answer, chart, contest, timing
 from lmscaling.report.contest import Evidence
-from snakemake_logger_plugin_lmscaling import rewritten
 
 SEEDS = (0, 1, 2, 3)
 NOISE = (0.01, -0.01, 0.004, -0.004)
@@ -131,7 +130,7 @@ def test_the_best_candidate_is_first_and_equal_wins_and_losses_have_no_leader(an
 
 def cells_of(command):
     """What a command plans, read as Snakemake and the workflow do."""
-    program, *words = rewritten(shlex.split(command))
+    program, *words = shlex.split(command)
     assert program == "snakemake"
     options, i = words[words.index("--cores") :], words.index("--config")
     files = [ROOT / "config/study.yaml"]
@@ -145,7 +144,7 @@ def test_the_advised_command_plans_the_same_study_with_more_seeds():
     command = study_file.command("snakemake --cores all", files, {}, own)
     before = cells_of(command)
     advised = said(made({"linear": BEHIND}), command).command
-    assert advised.startswith(command)
+    assert advised.startswith(command.removesuffix("'"))
     after = cells_of(advised)
     assert {cell.seed for cell in before} == {0}
     assert {cell.name for cell in before} < {cell.name for cell in after}

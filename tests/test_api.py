@@ -6,7 +6,6 @@ import csv
 import gc
 import inspect
 import re
-import shutil
 import subprocess
 import sys
 from operator import methodcaller
@@ -31,11 +30,8 @@ METHODS = ("tables", "runs", "cells", "final", "curves")
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    """The published numbers, with a store."""
-    folder = shutil.copytree(PUBLISHED, tmp_path_factory.mktemp("results") / "published")
-    store.build(folder)
-    return Study(folder)
+def published(published_study):
+    return Study(published_study)
 
 
 def rows_of(one, query):

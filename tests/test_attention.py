@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from attention_definitions import DECAYING, gradients, output
+from attention_definitions import DECAYING, OURS, gradients, output
 from conftest import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,12 +19,13 @@ from lmscaling.bench.checks import variant
 from lmscaling.errors import UserError
 from lmscaling.kernels.rotary import Rotary, unrotated
 
-NAMES = registry.attentions()
+NAMES = OURS
 OPTIONS = {
     "favor": {"features": 6}, "gated": {"rank": 3, "temperature": 4.0}, "local": {"window": 5},
     "gated_delta": {"largest_beta": 2.0}, "taylor2": {"order": 4, "width": 4},
+    "power": {"width": 4},
 }  # fmt: skip
-CONTINUED = [*DECAYING, "taylor2", "favor", "cosformer"]  # those that take a second prompt
+CONTINUED = [*DECAYING, "taylor2", "favor", "cosformer", "power"]  # those that take a second prompt
 with_any = pytest.mark.parametrize("name", NAMES)
 rotations = st.sampled_from([unrotated, Rotary(8)])
 few = settings(max_examples=8)
@@ -111,6 +112,24 @@ def test_it_passes_the_check_before_training_keeps_its_weights_and_counts_its_fl
     assert flops == sorted(flops)  # with the context
     growth = flops[3] - flops[2]
     assert growth == {"softmax": 2 * 64 * 512, "linear": 0}.get(name, growth)
+
+
+@pytest.mark.parametrize("level", [-20.0, -80.0])
+@pytest.mark.parametrize("name", ["elu", "linear"])
+def test_small_features_divide_as_in_float64(name, level):
+    """In float32, outputs and gradients; ``elu(x) + 1`` itself would be zero below -17."""
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        made = layer(name).to(dtype)
+        D = made.out.in_features
+        with torch.no_grad():
+            made.qkv.weight[: 2 * D] /= 8
+            made.qkv.bias[:D] = level
+        x = tokens(8).to(dtype).requires_grad_()
+        y = made(x)
+        found.append((y, *torch.autograd.grad(y.square().sum(), (x, made.qkv.weight))))
+    for exact, single in zip(*found, strict=True):
+        assert (single - exact).abs().max() <= 1e-4 * exact.abs().max()
 
 
 @pytest.mark.ci
@@ -244,7 +263,8 @@ def test_heads_start_with_the_half_lives_of_the_options(name):
     [("elu", 4, 64 * 65, 0.29), ("retention", 4, 32 * 64, 0.17), ("local", 4, 2 * 128 * 64, 0.37),
      ("gated", 4 + 24.5 / 768, 32 * 64, 0.17), ("mamba2", 4 + 12 / 768, 32 * 64, 0.17),
      ("gated_delta", 4 + 24 / 768, 32 * 64, 0.23), ("taylor2", 2.5, 153 * 65, 0.53),
-     ("favor", 4, 128 * 65 + 128, 0.93), ("cosformer", 4, 128 * 65, 0.54)],
+     ("favor", 4, 128 * 65 + 128, 0.93), ("cosformer", 4, 128 * 65, 0.54),
+     ("power", 1 + 1164 / 768, 136 * 65, 0.48)],
 )  # fmt: skip
 def test_its_size_state_and_flops_are_those_of_the_table(name, parameters, state, flops):
     """Parameters over D^2, state of a head, MFLOP of a token beside projections."""
@@ -264,7 +284,7 @@ def test_a_full_cache_unknown_names_and_odd_widths_are_refused():
         attend.decode_step(x[:, 5], full)
     with refused(ValueError, "6 tokens", "state for 5"):
         attend.prefill(x, attend.init_state(2, 5))
-    with refused(UserError, "'sofmax'", "'softmax'", ", ".join(NAMES)):
+    with refused(UserError, "'sofmax'", "'softmax'", ", ".join(registry.attentions())):
         attention.load("sofmax")
     with refused(ValueError, "d_head is 5"):
         Rotary(5)

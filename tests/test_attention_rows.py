@@ -115,8 +115,12 @@ def test_a_variant_with_forward_alone_samples_by_recomputation_and_is_counted(tm
         torch.testing.assert_close(torch.cat(outs, 1), mine(x))
         with refused(ValueError, 21, 20):
             mine.decode_step(x[:, 0], state)
-        for T in (64, 65536):  # of both halves of the matrix, of which softmax counts one
-            assert mine.flops_per_token(T) == softmax.flops_per_token(T) + 2 * 32 * T
+        for T in (64, 65536):  # of the pairs that are not masked, as softmax counts them
+            assert mine.flops_per_token(T) == softmax.flops_per_token(T)
+        mask = ("torch.ones_like(scores[0, 0])", "torch.ones(scores.shape[-2:])")
+        copy.write("cpu", strangers.file().replace(*mask))
+        with refused(UserError, "attention cpu", "device=x.device"):
+            attention.build("cpu", 32, 2).flops_per_token(64)
         text = strangers.file(init="self.longest = context")
         copy.write("asks", text.replace("rotate):", "rotate, *, context, rank=4):", 1))
         assert attention.build("asks", 32, 2, context=77, rank=2).longest == 77

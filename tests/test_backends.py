@@ -1,10 +1,8 @@
-"""Tokenizing by every backend: the same bytes, whatever the text, and the fast one is watched."""
+"""Encodings: the ids of tiktoken, whatever the text, and one checked file of each vocabulary."""
 
 import base64
-import random
+import hashlib
 import shutil
-import sys
-from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -13,12 +11,11 @@ from conftest import DATA, refused
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_data import corpus, read
+from tiktoken_ext import openai_public
 
-from lmscaling.config import grid
-from lmscaling.config.datasets import SIZES, Tokenizer
-from lmscaling.data import encoders, vocabulary
-from lmscaling.data.encoders import Compared, Ids
-from lmscaling.data.tokenize import tokenize
+from lmscaling.config.datasets import Tokenizer
+from lmscaling.data import vocabulary
+from lmscaling.data.tokenize import encode, joined, tokenize
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
 
@@ -30,10 +27,6 @@ ODD = [
     "١٢٣ ①② ½ x² \u00a0\u2003\u2028\u2029end",
     "a" * 5000, " " * 3000 + "x", "0" * 999, "\u200b\ufeffzero width",
 ]  # fmt: skip
-
-
-def row(backend="tiktoken"):
-    return {"encoding": "gpt2", "vocab_size": 50257, "backend": backend}
 
 
 @pytest.fixture(scope="module")
@@ -52,85 +45,27 @@ def encoder(ranks):
     return vocabulary.encoding(GPT2, ranks)
 
 
-@pytest.fixture(scope="module")
-def backends(ranks, encoder):
-    return {name: encoders.encode_with(Tokenizer(**row(name)), encoder, ranks, "seed")
-            for name in ("tiktoken", "gigatoken", "simple")}  # fmt: skip
-
-
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), min_size=1))
 @example(texts=ODD)
-def test_every_backend_gives_the_ids_of_tiktoken(backends, encoder, texts):
+def test_documents_get_the_ids_of_tiktoken_for_ordinary_text(encoder, texts):
     expected = [encoder.encode_ordinary(text) for text in texts]
-    for name, encode in backends.items():
-        made = encode(texts)
-        assert made.flat.tolist() == [t for ids in expected for t in ids], name
-        assert made.lengths.tolist() == [*map(len, expected)]
+    assert [ids.tolist() for ids in encode(encoder, texts)] == expected
 
 
-@pytest.mark.parametrize("backend", ["tiktoken", "gigatoken"])
-def test_half_a_surrogate_pair_becomes_the_replacement_character(ranks, encoder, tmp_path, backend):
+def test_half_a_surrogate_pair_becomes_the_replacement_character(ranks, encoder, tmp_path):
     path, out = tmp_path / "half.jsonl", tmp_path / "train-00000.bin"
     path.write_text('{"text": "a\\ud83d"}\n{"text": "\\ud83d\\ude42"}\n')
     source = {"kind": "jsonl", "train": [str(path)], "holdout": 1e-9}
-    made = tokenize(corpus(source, "gpt2", row(backend)), "train", 0, out, ranks=ranks)
-    compared = 2 if backend == "gigatoken" else None
-    assert (made["backend"], made["compared_documents"]) == (backend, compared)
+    made = tokenize(corpus(source, "gpt2"), "train", 0, out, ranks)
     assert made["source"]["sha256"] == sha256_of(path)
     documents = np.split(read(out), np.flatnonzero(read(out) == 50256))[1:]
     assert [encoder.decode(d[1:].tolist()) for d in documents] == ["a\ufffd", "🙂"]
 
 
-def counting(texts):
-    return Ids(np.array([int(t) for t in texts], np.uint16), np.ones(len(texts), np.int64))
-
-
-def watch(fast, reference, n):
-    watched = Compared(fast, reference, "seed")
-    for start in range(0, n, 250):
-        watched([str(i) for i in range(start, min(n, start + 250))])
-    return watched.finish()
-
-
-@pytest.mark.parametrize("wrong", [0, 1999, 2000, 2499])
-def test_a_fast_encoder_that_errs_is_found_in_the_first_documents_and_in_the_drawn(wrong):
-    def fast(texts):
-        made = counting(texts)
-        made.flat[made.flat == wrong] += 1
-        return made
-
-    with refused(UserError, "gigatoken", "backend: tiktoken", f"document {wrong} "):
-        watch(fast, counting, 2500)
-
-
-def test_drawn_documents_are_five_hundred_from_everywhere():
-    compared = []
-
-    def reference(texts):
-        compared.extend(map(int, texts))
-        return counting(texts)
-
-    assert watch(counting, reference, 20_000) == encoders.FIRST + encoders.RANDOM
-    numbers = compared[encoders.FIRST :]
-    assert compared[: encoders.FIRST] == [*range(encoders.FIRST)]
-    assert len({*numbers} - {*range(encoders.FIRST)}) == encoders.RANDOM
-    assert np.mean(numbers) == pytest.approx(11_000, abs=1000)
-
-
-def test_every_item_is_drawn_with_the_same_probability():
-    times = np.zeros(40)
-    for seed in range(4000):
-        drawn = takewhile(lambda pair: pair[0] < 40, encoders.drawn(5, random.Random(seed)))
-        times[[*{place: item for item, place in drawn}.values()]] += 1
-    expected = 4000 * 5 / len(times)
-    assert np.sum((times - expected) ** 2 / expected) < 73  # chi-squared of 39: once in 1,000
-
-
 @settings(max_examples=20)
 @given(documents=st.lists(st.lists(st.integers(0, 8), max_size=4), min_size=1))
 def test_joined_puts_one_separator_before_each_document_even_an_empty_one(documents):
-    flat = np.array([t for ids in documents for t in ids], np.uint16)
-    made = encoders.joined(Ids(flat, np.array([*map(len, documents)])), 9)
+    made = joined([np.array(ids, np.uint32) for ids in documents], 9)
     assert made.dtype == np.uint16
     assert made.tolist() == [t for ids in documents for t in (9, *ids)]
 
@@ -138,18 +73,16 @@ def test_joined_puts_one_separator_before_each_document_even_an_empty_one(docume
 def test_the_vocabulary_is_one_file_that_is_checked(ranks, encoder, tmp_path):
     assert sha256_of(ranks) == GPT2_SHA256
     assert isinstance(encoder, tiktoken.Encoding)
-    assert vocabulary.encoding(Tokenizer(encoding="r50k_base"), ranks).n_vocab == 50257
     damaged = tmp_path / "gpt2.tiktoken"
     damaged.write_bytes(ranks.read_bytes().replace(b"IQ== 0", b"IQ== 1"))
     for tokenizer, path, *values in (
         (GPT2, damaged, "SHA-256", sha256_of(damaged), GPT2_SHA256),
         (GPT2, tmp_path / "nothing", "nothing", "gpt2.tiktoken"),
-        (Tokenizer(encoding="cl100k_base"), ranks, GPT2_SHA256, "cl100k_base", "2239"),
     ):
         with refused(UserError, *values):
             vocabulary.encoding(tokenizer, path)
-    with refused(UserError, "'o200k.tiktoken'", "'o200k_base.tiktoken'"):
-        vocabulary.fetch(tmp_path / "o200k.tiktoken")
+    with refused(UserError, "'gpt3.tiktoken'", "'gpt2.tiktoken'"):
+        vocabulary.fetch(tmp_path / "gpt3.tiktoken")
 
 
 def test_both_files_of_tiktokens_cache_give_the_same_vocabulary(ranks, tmp_path, monkeypatch):
@@ -166,39 +99,25 @@ def test_both_files_of_tiktokens_cache_give_the_same_vocabulary(ranks, tmp_path,
     assert (tmp_path / "gpt2.tiktoken").read_bytes() == ranks.read_bytes()
 
 
-@pytest.mark.parametrize("name", [name for name in SIZES if name != "bytes"])
-def test_end_of_text_is_the_last_id_of_every_encoding(name, tmp_path, monkeypatch):
-    """tiktoken's own end-of-text of p50k_base is 50256, among the ids of ordinary text."""
-    path, tokenizer = tmp_path / f"{name}.tiktoken", Tokenizer(encoding=name)
-    last = {"p50k_base": 50280, "gpt2": 50255, "r50k_base": 50255}.get(name, 50256)
-    pieces = {bytes([i]): i for i in range(256)} | {b"  ": last}
-    path.write_text("".join(f"{base64.b64encode(x).decode()} {i}\n" for x, i in pieces.items()))
-    with pytest.raises(UserError, match=f"{name}'s has [0-9a-f]{{64}};"):
-        vocabulary.encoding(tokenizer, path)
-    monkeypatch.setattr(vocabulary, "_check", lambda *_: None)
-    encoder = vocabulary.encoding(tokenizer, path)
-    assert (encoder.eot_token, encoder.n_vocab) == (SIZES[name] - 1, tokenizer.n_vocab)
-    made = encoders.buffers(encoder, ["<|endoftext|>  ", "a b"])
-    expected = [*b"<|endoftext|>", last, encoder.eot_token, *b"a b"]
-    assert encoders.joined(made, encoder.eot_token).tolist() == [encoder.eot_token, *expected]
-
-
-def test_what_gigatoken_lacks_and_ids_that_would_forge_a_boundary_are_said(tmp_path, monkeypatch):
+def test_ids_that_would_forge_a_boundary_are_refused():
     with refused(UserError, "id 256", "below 256"):
-        encoders.joined(Ids(np.array([1, 256], np.uint16), np.array([2])), 256)
-    with pytest.raises(ValueError, match=r"gigatoken.*'bytes'"):
-        Tokenizer(encoding="bytes", vocab_size=257, backend="gigatoken")
-    encoder = vocabulary.encoding(Tokenizer(encoding="bytes", vocab_size=257))
-    with refused(UserError, "gigatoken", "--vocabulary"):
-        encoders.encode_with(Tokenizer(**row("gigatoken")), encoder, None, "seed")
-    monkeypatch.setitem(sys.modules, "gigatoken", None)
-    with refused(UserError, "gigatoken", "lmscaling[fast]"):
-        encoders.encode_with(Tokenizer(**row("gigatoken")), encoder, tmp_path / "x", "seed")
+        joined([np.array([1, 256], np.uint32)], 256)
 
 
-def test_another_backend_changes_no_run(values):
-    cells = []
-    for backend in ("tiktoken", "gigatoken"):
-        changed = values | {"tokenizer": "gpt2", "tokenizers": {"gpt2": row(backend)}}
-        cells.append({*grid.expand(changed).cells})
-    assert cells[0] == cells[1]
+@pytest.mark.parametrize("name", vocabulary.ENCODINGS)
+def test_the_table_states_what_tiktoken_states(name):
+    """Its functions have the SHA-256 and the pattern as constants."""
+    if name == "bytes":
+        ranks = "".join(f"{base64.b64encode(bytes([i])).decode()} {i}\n" for i in range(256))
+        assert hashlib.sha256(ranks.encode()).hexdigest() == vocabulary.ENCODINGS[name].sha256
+        return
+    stated = {}
+
+    def load(url, expected_hash):
+        stated["sha256"] = expected_hash
+        return {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai_public, "load_tiktoken_bpe", load)
+        pattern = openai_public.r50k_base()["pat_str"]
+    assert (stated["sha256"], pattern) == vocabulary.ENCODINGS[name]

@@ -11,12 +11,14 @@ from conftest import STUDY, calibration, refused, write_tokens
 from test_train import assert_close, rows_of, trained
 
 from lmscaling.config import grid
+from lmscaling.config.cell import branch_checkpoint
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.records.ledger import entries, line
-from lmscaling.train import checkpoint, loop
+from lmscaling.train import budget as budgets
+from lmscaling.train import checkpoint
 from lmscaling.train.branch import decay
-from lmscaling.train.clock import Clock
+from lmscaling.train.budget import Clock
 from lmscaling.train.module import Training
 
 CELL = next(c for c in grid.expand(STUDY).cells.values() if c.attention == "linear")
@@ -76,7 +78,7 @@ def test_keeping_checkpoints_for_branches_changes_neither_name_nor_run(run, grow
 
 def test_a_branch_goes_on_from_its_trunk_and_its_rate_ends_at_zero(run, trunk, tmp_path):
     scratch, _ = places(tmp_path, TRUNK)
-    kept = {share: checkpoint.branch_path(scratch, share) for share in TRUNK.keep}
+    kept = {share: scratch / branch_checkpoint(share) for share in TRUNK.keep}
     progress = {share: checkpoint.load(path).progress for share, path in kept.items()}
     assert {share: p.update for share, p in progress.items()} == {0.25: 16, 0.5: 32, 1.0: 64}
     assert all(p.update_seconds > 0 for p in progress.values())
@@ -127,7 +129,7 @@ def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypa
             return self.seconds
 
     trunk = replace(cell, budget="8 seconds", keep=(0.5,))
-    monkeypatch.setattr(loop, "Clock", Steady)
+    monkeypatch.setattr(budgets, "Clock", Steady)
     made, _ = run(trunk)
     assert made.updates == 80
     made, rows = run(branch_of(trunk, 0.5))
@@ -137,18 +139,18 @@ def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypa
 
 @pytest.mark.race
 def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path, monkeypatch):
-    plain = Training.update
+    plain = Training.training_step
 
-    def update(self, slab):
+    def update(self, slab, batch_idx):
         if self.updates == 34:
             os.kill(os.getpid(), signal.SIGTERM)
-        return plain(self, slab)
+        return plain(self, slab, batch_idx)
 
-    monkeypatch.setattr(Training, "update", update)
+    monkeypatch.setattr(Training, "training_step", update)
     branch = branch_of(TRUNK, 0.5)
     with pytest.raises(SystemExit):
         run(branch)
-    monkeypatch.setattr(Training, "update", plain)
+    monkeypatch.setattr(Training, "training_step", plain)
     scratch, _ = places(tmp_path, branch)
     written = entries(scratch / "ledger.jsonl")
     assert [e.end for e in written if e.kind == "branch"] == [40]
@@ -178,7 +180,7 @@ def test_a_share_that_came_too_late_is_told_and_a_broken_checkpoint_is_an_error_
     made, _ = run(branch_of(TRUNK, 0.75))
     assert made.status == "no_trunk"
     assert "branch-0.75.safetensors" in made.message
-    path = checkpoint.branch_path(places(tmp_path, TRUNK)[0], 0.5)
+    path = places(tmp_path, TRUNK)[0] / branch_checkpoint(0.5)
     path.write_bytes(path.read_bytes()[:1000])
     with refused(UserError, path.name, f"lmscaling reset {TRUNK.run}"):
         run(branch_of(TRUNK, 0.5))

@@ -1,16 +1,19 @@
 """Checkpoints: what is kept and refused. The optimizer: what decays, and that it goes on alike."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import save_file
 
 from lmscaling.model import optimizer, tensor_file
 from lmscaling.model.gpt import GPT
 from lmscaling.train import checkpoint
-from lmscaling.train.checkpoint import Expected, Progress
+from lmscaling.train.checkpoint import Progress
+from lmscaling.train.data import Text
 
 TIMES = {"train_seconds": 1.5, "update_seconds": 0.5}
 PROGRESS = Progress(run="r", update=3, shard=2, tokens_id="abc", **TIMES)
@@ -26,7 +29,12 @@ def text(*reached, tokens=None):
     return go_on
 
 
-EXPECTED = Expected(run="r", update_tokens=64, go_on=text(2, "abc"))
+def expected(run="r", update_tokens=64, go_on=None):
+    """The check of a text."""
+    cell = SimpleNamespace(update_tokens=update_tokens)
+    stream = SimpleNamespace(go_on=go_on or text(2, "abc"))
+    own: Any = SimpleNamespace(cell=cell, train=stream)
+    return partial(Text.check, own, run=run)
 
 
 @pytest.fixture
@@ -46,72 +54,117 @@ def update(gpt, adam):
     adam.step()
 
 
+def content(progress, model, adam):
+    """What Lightning would save."""
+    times = {name: getattr(progress, name) for name in TIMES}
+    text = {name: getattr(progress, name) for name in ("run", "shard", "tokens_id")}
+    return {
+        "global_step": progress.update,
+        "callbacks": {"Budget": times},
+        "Text": text,
+        "state_dict": {f"model.{name}": p for name, p in model.named_parameters()},
+        "optimizer_states": [adam.state_dict()],
+    }
+
+
 def save(folder, progress, model, adam):
     """A checkpoint on the disk, beside the one before it."""
-    saver, path = checkpoint.Saver(), checkpoint.path_of(folder, progress.update)
-    saver.save(path, progress, model, adam, then=lambda: checkpoint.prune(folder))
-    saver.wait()
+    io, path = checkpoint.SafetensorsIO(), checkpoint.path_of(folder, progress.update)
+    io.save_checkpoint(content(progress, model, adam), path, lambda: checkpoint.prune(folder))
+    io.wait()
     return path
 
 
 def test_the_two_newest_are_kept_and_one_that_is_refused_is_named(trained, tmp_path, capsys):
     for n in (9, 10, 100):
         path = save(tmp_path, replace(PROGRESS, update=n), *trained)
-    found = sorted(checkpoint.load(p)[0].update for p in tmp_path.glob("checkpoint-*"))
+    found = sorted(checkpoint.load(p).progress.update for p in tmp_path.glob("checkpoint-*"))
     assert found == [10, 100]
     for size, update in ((None, 100), (100, 10), (0, 10)):
         path.write_bytes(path.read_bytes()[:size])
-        newest = checkpoint.newest(tmp_path, EXPECTED)
+        newest = checkpoint.newest(tmp_path, expected())
         assert newest
-        assert newest[0] == replace(PROGRESS, update=update)
+        assert newest.progress == replace(PROGRESS, update=update)
         assert (path.name in capsys.readouterr().err) == (update == 10)
-    assert checkpoint.newest(tmp_path / "nowhere", EXPECTED) is None
+    assert checkpoint.newest(tmp_path / "nowhere", expected()) is None
 
 
 def test_a_restored_optimizer_makes_the_same_next_update(trained, cell, tmp_path):
     gpt, adam = trained
     path = save(tmp_path, replace(PROGRESS, update=2), gpt, adam)
-    start = checkpoint.load(path)
+    start = checkpoint.load(path).content
     other = GPT(cell)
     fresh = optimizer.build(other, cell)
-    checkpoint.restore_weights(start.tensors, other)
-    checkpoint.restore_moments(start, other, fresh)
+    weights = {name.removeprefix("model."): p for name, p in start["state_dict"].items()}
+    other.load_state_dict(weights)
+    fresh.load_state_dict(start["optimizer_states"][0])
     update(gpt, adam)
     update(other, fresh)
     for (name, p), q in zip(gpt.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(p, q), name
 
 
-def test_a_checkpoint_before_the_first_update_has_no_moments(cell, tmp_path):
-    gpt = GPT(cell)
-    names = load_file(save(tmp_path, PROGRESS, gpt, optimizer.build(gpt, cell)))
-    assert all(name.startswith("model.") for name in names)
-    assert len(names) == len(list(gpt.parameters()))
+def test_everything_comes_back_as_it_was_saved(tmp_path):
+    tree = {
+        "loops": {"ready": 3, 0: None, "names": ["a", {"b": (0.9, 0.95)}]},
+        "state": [{"step": torch.tensor(3.0)}, torch.zeros(0, 2), torch.arange(4)[::2]],
+    }
+    io, path = checkpoint.SafetensorsIO(), tmp_path / "c.safetensors"
+    io.save_checkpoint(tree, path)
+    io.wait()
+    back = io.load_checkpoint(path)
+    assert back["loops"] == tree["loops"]
+    for mine, theirs in zip(back["state"][1:], tree["state"][1:], strict=True):
+        assert torch.equal(mine, theirs)
+    assert back["state"][0]["step"] == 3
+    io.remove_checkpoint(path)
+    assert not path.exists()
+
+
+def test_no_flipped_bit_of_a_header_is_accepted(trained, tmp_path):
+    path = save(tmp_path, PROGRESS, *trained)
+    data = path.read_bytes()
+    whole = checkpoint.load(path)
+    header = 8 + int.from_bytes(data[:8], "little")
+    for at in range(0, header, 61):
+        for bit in (0, 3, 6):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+            try:
+                found = checkpoint.load(path)
+            except checkpoint.UNUSABLE:
+                continue
+            assert found.digest == whole.digest, at  # a space, or the order of keys
+    path.write_bytes(data)
+    other = checkpoint.path_of(tmp_path, 4)
+    path.rename(other)
+    with pytest.raises(ValueError, match="of update 3"):
+        checkpoint.load(other)
 
 
 @pytest.mark.parametrize(
-    "expected",
+    "wrong",
     [
-        replace(EXPECTED, run="other"),
-        replace(EXPECTED, go_on=text(1, "abc")),
-        replace(EXPECTED, go_on=text(2, "xyz")),
-        replace(EXPECTED, update_tokens=65, go_on=text(2, "abc", tokens=192)),
+        expected(run="other"),
+        expected(go_on=text(1, "abc")),
+        expected(go_on=text(2, "xyz")),
+        expected(update_tokens=65, go_on=text(2, "abc", tokens=192)),
     ],
 )
-def test_a_checkpoint_of_another_run_or_of_other_tokens_is_refused(trained, tmp_path, expected):
+def test_a_checkpoint_of_another_run_or_of_other_tokens_is_refused(trained, tmp_path, wrong):
     path = save(tmp_path, PROGRESS, *trained)
-    assert checkpoint.read(path, EXPECTED)[0] == PROGRESS
+    assert checkpoint.load(path, expected()).progress == PROGRESS
     with pytest.raises(ValueError, match=r"run|tokens"):
-        checkpoint.read(path, expected)
+        checkpoint.load(path, wrong)
 
 
-@pytest.mark.parametrize(
-    "metadata", [{}, {"other": "x"}, {"progress": json.dumps(asdict(PROGRESS) | {"new": 1})}]
-)
+@pytest.mark.parametrize("metadata", [{}, {"other": "x"}, {"checkpoint": '{"dict": []}'}])
 def test_a_file_that_does_not_say_what_it_is_is_refused(tmp_path, metadata):
     path = tmp_path / "checkpoint-000000003.safetensors"
     tensor_file.write(path, {"model.x": torch.zeros(1)}, **metadata)
-    with pytest.raises(ValueError, match=r"run|version"):
+    with pytest.raises(ValueError, match=r"checkpoint|version"):
+        checkpoint.load(path)
+    save_file({"model.x": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match="SHA-256"):
         checkpoint.load(path)
 
 

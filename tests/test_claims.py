@@ -29,11 +29,9 @@ PUBLISHED: dict[str, tuple] = {
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    """Judgements of the published numbers by claim."""
-    folder = tmp_path_factory.mktemp("results") / "published"
-    shutil.copytree(ROOT / "results" / "published", folder, ignore=MADE)
-    store.build(folder)
+def published(published_study, tmp_path_factory):
+    """Judgements of the published numbers by claim, and their folder."""
+    folder = shutil.copytree(published_study, tmp_path_factory.mktemp("results") / "published")
     return {one.name: one for one in claims.write(folder)}, folder
 
 

@@ -39,7 +39,7 @@ CODE = (
     ("kernels/decode", "x = 1\n"),  # imported
     ("kernels/mine/fast", "x = 1\n"),  # of its family
 )
-OTHERS = ("softmax", "other", "kernels/linear/chunked", "train/loop", "kernels/functional")
+OTHERS = ("softmax", "other", "kernels/linear/forms", "train/loop", "kernels/cross_entropy")
 
 
 def test_what_a_variant_runs_is_its_code_and_words_and_other_files_are_none(package, mine, cell):
@@ -72,15 +72,14 @@ def test_the_files_of_a_variant_are_its_bases_and_kernels_however_they_are_named
     mine, linear = files("from . import _base", "FAMILY = 'softmax'"), files(name="linear")
     assert linear < mine
     assert {"attention/_base.py", "kernels/softmax/_pytorch.py"} <= mine
-    assert {"kernels/linear/chunked.py", "kernels/chunked_triton/forward.py"} < linear
-    assert "kernels/functional.py" not in linear
+    assert {"kernels/linear/forms.py", "kernels/chunked_triton/forward.py"} < linear
+    assert "kernels/cross_entropy.py" not in linear
+    package.write("kernels/linear/own", "attend = print\n")
+    assert {"own", "state", "chunked"} < set(registry.implementations("linear"))
     for line in ("FAMILY: str = 'softmax'", "attend = kernels.load('softmax', name)"):
         found = files("name = 'flash'", line)
-        assert found >= {"kernels/softmax/flash.py", "attention/mine.py"}
-        assert "kernels/linear/chunked.py" not in found
-    found = files("attend = kernels.linear_attention")
-    assert {"kernels/functional.py", "kernels/chunked_triton/gates.py"} < found
-    assert "attention/linear.py" not in found
+        assert found >= {"kernels/softmax/forms.py", "attention/mine.py"}
+        assert "kernels/linear/forms.py" not in found
 
 
 def test_a_file_that_is_no_python_is_named_with_its_line(package, mine):

@@ -16,39 +16,13 @@ from test_study_files import place as place
 
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
-from snakemake_logger_plugin_lmscaling import rewritten, targets_first
-
-MOVED = {
-    "--configfile a.yaml figures": "figures --configfile a.yaml",
-    "-n --configfile a.yaml b.yml x --cores 2": "x -n --configfile a.yaml b.yml --cores 2",
-    "--configfiles a.json results/a/b.json -p": "results/a/b.json --configfiles a.json -p",
-}
-STAYS = (
-    "--configfile a.yaml -- figures", "figures --configfile a.yaml", "--configfile figures",
-    "--profile slurm figures",
-)  # fmt: skip
-OVERRIDES = {
-    "--set a.b=1 figures": """figures --config set=a.b=1""",
-    "-n --set=a=1 --set b=2": """-n --config set=a=1&b=2""",
-    "--config c=1 --set a=1 -n": """--config set=a=1 c=1 -n""",
-    "--configfile x.yaml --set a=1 -- t": """--configfile x.yaml --config set=a=1 -- t""",
-    "--configfile x.yaml t --set": """t --configfile x.yaml --config set==""",
-    "-- --set a=1": "-- --set a=1",
-}
 
 
-def test_targets_after_study_files_come_first_and_overrides_are_one_value_of_the_configuration():
-    for typed, read in [*MOVED.items(), *zip(STAYS, STAYS, strict=True)]:
-        assert targets_first(typed.split()) == read.split()
-    for typed, read in OVERRIDES.items():
-        assert " ".join(rewritten(typed.split())) == read
-
-
-def test_what_is_set_survives_the_way_to_the_jobs_of_snakemake():
+def test_what_is_set_survives_the_way_through_snakemake():
     texts = ["axes.context=[128]", "a={b: 'c', d: \"e\"}", "s=it's 5% & ü", "x=1"]
-    words = [word for text in texts for word in ("--set", text)]
-    *_, option, first = rewritten(words)
+    *_, option, first = shlex.split(study_file.with_overrides("snakemake", texts))
     assert option == "--config"
+    assert study_file.passed(parse_config([first])["set"]) == texts
     (again,) = dict_to_key_value_args(parse_config([first]), repr_obj=True)
     assert study_file.passed(parse_config([again])["set"]) == texts
 
@@ -72,65 +46,48 @@ def shipped(*names, overrides=()):
     return study_file.read_study(paths, overrides=overrides)
 
 
-@pytest.mark.parametrize(
-    ("files", "override", "skipped"),
-    [
-        ([], "axes.context=[1024]", []),
-        ([], "axes.context=[131072, 1024]", [{"context": 131072}]),
-        (["demo"], "axes.size=[2k, 6k, 100k]", [{"size": "100k", "context": 1024},
-                                                {"seed": 1, "size": "6k"},
-                                                {"seed": 1, "context": 256}]),
-        (["demo"], "axes.context=[64]", [{"seed": 1, "size": "6k"},
-                                         {"seed": 1, "size": "25k", "context": 64}]),
-    ],
-)  # fmt: skip
-def test_an_axis_of_the_command_line_needs_no_other_parts(files, override, skipped):
-    values = shipped(*files, overrides=[override])
-    kept = [{k: v for k, v in entry.items() if k != "reason"} for entry in values["skip"]]
-    assert kept == skipped
-    assert values == study_file.overridden(shipped(*files), [override])
-    made = grid.expand(values)
-    assert made.cells
-    assert bool(made.branches) == ("[64]" not in override)
+def test_what_is_set_is_laid_over_a_whole_study_as_over_its_files():
+    texts = ["axes.context=[64]", "skip=[{seed: 1, size: [6k, 25k, 100k], reason: a}]"]
+    off = ["calibrate=null", "branches=null", "evaluate={}"]
+    values = shipped("demo", overrides=[*texts, *off])
+    assert values == study_file.overridden(shipped("demo"), [*texts, *off])
+    assert len(grid.expand(values).cells) == 10
 
 
-def test_an_axis_of_the_command_line_needs_no_parts_of_tasks_that_inherit_it():
-    def tasks(*overrides):
-        return grid.expand(shipped("tasks", overrides=overrides)).tasks
-
-    every = tasks()
-    rows = {
-        "[softmax, linear]": {"softmax", "linear"},
-        "[{local: {window: 16}}, {pattern: [softmax, linear]}]":
-            {"local.window16", "softmax.linear"},
-    }  # fmt: skip
-    for row, labels in rows.items():
-        left = tasks(f"axes.attention={row}")
-        own = {run for run, cell in every.items() if cell.attention in labels}
-        assert own <= left.keys()
-        assert {left[run].task for run in left.keys() - own} <= {"copying_long"}  # has its own axis
-    assert {cell.seed for cell in tasks("axes.seed=[1]").values()} == {1}
+PARTS = {
+    "skip=[]": "skip", "exceptions=[]": "exceptions", "calibrate=null": "calibrate",
+    "branches=null": "branches", "evaluate=null": "evaluate",
+}  # fmt: skip
 
 
-def test_a_skip_that_never_matched_is_a_mistake_with_its_place_all_the_same():
-    over = "skip: [{context: 16, reason: a}, {context: 32, reason: b}, {context: 99, reason: c}]"
-    with refused(UserError, "over.yaml:1:70", "{context: 99}", "32"):
-        plan(STUDY, "axes.context=[32]", "exceptions=[]", over=over)
-    skip = "skip=[{context: 32, reason: a}]"
-    with refused(UserError, "{context: 32}"):
-        plan(STUDY, "axes.context=[64]", skip, "exceptions=[]")
+def test_a_part_of_the_grid_that_matches_no_cell_says_what_to_type():
+    text = STUDY.replace("size: s}", "context: 16}")
+    done = []
+    for remedy, key in PARTS.items():
+        with refused(UserError, "study.yaml:", key, "context", "64", f"--set {remedy}"):
+            plan(text, "axes.context=[64]", *done)
+        done.append(remedy)
+    assert {cell.context for cell in plan(text, "axes.context=[64]", *done).cells.values()} == {64}
+
+
+def test_a_value_of_a_list_that_is_on_no_axis_is_a_mistake_with_its_place():
+    over = "skip: [{context: 16, reason: a}, {context: [32, 99], reason: c}]"
+    with refused(UserError, "over.yaml:1:", "context 99", "32"):
+        plan(STUDY, over=over)
 
 
 def test_the_command_of_a_record_reads_the_same_study():
     files = [Path("a b.yaml"), Path("c.yaml")]
     text = study_file.command("snakemake", files, {"gpus": 1}, ["axes.context=[64]"])
-    words = "snakemake --configfile a_b.yaml c.yaml --config gpus=1 --set axes.context=[64]"
+    words = "snakemake --configfile a_b.yaml c.yaml --config set=axes.context=[64] gpus=1"
     assert [word.replace(" ", "_") for word in shlex.split(text)] == words.split()
+    more = study_file.with_overrides(text, ["axes.seed=[0,1]"])
+    assert "set=axes.context=[64]&axes.seed=[0,1]" in shlex.split(more)
 
 
 @pytest.mark.ci
 def test_snakemake_reads_what_the_command_line_says_records_it_and_names_a_wrong_file(place):
-    for name in ("Snakefile", "workflow", "config", "profiles"):
+    for name in ("workflow", "config", "profiles"):
         (place / name).symlink_to(ROOT / name)
 
     def snakemake(*words: str) -> str:
@@ -140,13 +97,13 @@ def test_snakemake_reads_what_the_command_line_says_records_it_and_names_a_wrong
         assert "Traceback" not in done.stderr
         return done.stderr
 
-    over, override = "config/my_attention.yaml", ["--set", "axes.context=[128]"]
+    over, given = "config/my_attention.yaml", ["--config", "set=axes.context=[128]", "epochs=2"]
     record = Path("results/my_attention/study.json")
-    snakemake(str(record), "--configfile", over, *override, "--config", "epochs=2")
+    snakemake(str(record), "--configfile", over, *given)
     found = json.loads(record.read_text())
     assert found["study"]["axes"]["context"] == [128]
     words = shlex.split(found["command"])[3:]
-    assert words == ["--configfile", over, "--config", "epochs=2", *override]
+    assert words == ["--configfile", over, *given]
     assert "has changed" not in snakemake("-n", *words)
     Path("over.yaml").write_bytes(b"study: x\ndataset: c4\ngpus: 010\n")
     with refused(UserError, "over.yaml:3", "010") as caught:

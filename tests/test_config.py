@@ -107,7 +107,6 @@ TREES = st.recursive(
 )
 SECTIONS = ["sizes", "optimizer", "validation", "gpus", "datasets", "protocol", "budget"]
 OVERS = st.dictionaries(st.sampled_from(SECTIONS), TREES)
-"""What another file may say, as far as it is not what each study says for itself."""
 PARTS = {
     "sizes": {"s": {"lr": 1, "n_layer": 2}, "m": {"lr": {"linear": 3}}},
     "optimizer": {"eps": 0.5}, "gpus": 0, "datasets": {"lines": {"train": ["a"]}},
@@ -126,7 +125,7 @@ def written(*studies):
 @given(OVERS, OVERS)
 def test_files_are_laid_over_each_other_key_by_key(first, second):
     made = study_file.read_study(written(PARTS, first, second))
-    assert dict(made) == merged(PARTS, merged(first, second))
+    assert dict(made) == merged(merged(PARTS, first), second)
 
 
 def leaves(over: Any, path: str = "") -> list[str]:
@@ -139,7 +138,7 @@ def leaves(over: Any, path: str = "") -> list[str]:
 @given(OVERS, OVERS)
 def test_values_of_the_command_line_are_laid_over_a_study_and_its_files_in_the_same_way(over, last):
     paths = written(PARTS, over)
-    expected = merged(PARTS, merged(over, last))
+    expected = merged(merged(PARTS, over), last)
     assert dict(study_file.read_study(paths, overrides=leaves(last))) == expected
     assert dict(study_file.read_study(paths, changes=last)) == expected
     snakemakes = merged(PARTS, over)
@@ -148,7 +147,7 @@ def test_values_of_the_command_line_are_laid_over_a_study_and_its_files_in_the_s
 
 
 def test_the_last_of_several_values_of_one_key_counts_and_names_may_have_dots():
-    made = plan(STUDY, "axes.context=[64]", "optimizer.eps=1e-9")
+    made = plan(STUDY, "axes.context=[64]", "skip=[]", "exceptions=[]", "optimizer.eps=1e-9")
     assert {cell.context for cell in made.cells.values()} == {64}
     assert {cell.optimizer.eps for cell in made.cells.values()} == {1e-9}
     assert plan(STUDY, "gpus=4", "gpus=2", over="gpus: 1\n").study.gpus == 2
@@ -169,16 +168,11 @@ def laid_over(*studies, **changes):
     return study_file.read_study(written(BASE, *studies), changes)
 
 
-def test_a_study_with_another_name_inherits_tables_and_no_jobs():
-    made = laid_over({"study": "small", "speed": {"repeats": 5}})
-    off = dict.fromkeys(("calibrate", "branches", "evaluate"))
-    own = {"study": "small", "speed": {"repeats": 5}, "skip": [], "exceptions": []}
-    assert made == {"sizes": {"s": 1}} | own | off
+def test_the_name_of_a_study_changes_nothing_else():
+    made = laid_over({"study": "small", "speed": {"repeats": 5}, "skip": []})
+    speed = {"repeats": 5, "time_layer": [5]}
+    assert made == BASE | {"study": "small", "speed": speed, "skip": []}
     assert laid_over({"study": "small"}) == laid_over(study="small")
-    # It can say what else it inherits.
-    given = dict.fromkeys(BASE.keys() - {"study", "sizes"}, "inherit")
-    assert laid_over(given | {"study": "small"}) == BASE | {"study": "small"}
-    assert laid_over(given) == laid_over() == BASE
 
 
 @pytest.mark.parametrize("empty", [{}, None])

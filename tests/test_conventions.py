@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import snakemake_fork
@@ -14,6 +15,7 @@ from conftest import ROOT, STUDY
 from product import documents
 from slurm_cluster import program
 
+PYTHON = Path(sys.executable).parent
 ENVS = ROOT / "workflow" / "envs"
 AXES = {"attention": ["softmax"], "size": ["s"], "context": [16], "seed": [0], "lr_scale": [1]}
 NONE = dict.fromkeys(("speed", "branches", "calibrate", "evaluate"))
@@ -27,7 +29,6 @@ rule all:
 module lms:
     snakefile: {snakefile!r}
     config: config["scaling"]
-    {prefix}
 
 use rule * from lms {names}
 
@@ -54,10 +55,10 @@ def jobs(text):
     return {rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}
 
 
-def project(folder, prefix="", names="as lms_*", **changes):
+def project(folder, names="as lms_*", **changes):
     """A workflow of somebody else that uses this one as a module."""
     snakefile = str(ROOT / "workflow" / "Snakefile")
-    text = MODULE.format(snakefile=snakefile, prefix=prefix, names=names)
+    text = MODULE.format(snakefile=snakefile, names=names)
     folder.mkdir(exist_ok=True)
     (folder / "Snakefile").write_text(text)
     (folder / "mine.yaml").write_text(yaml.safe_dump({"scaling": TINY | changes}))
@@ -66,19 +67,19 @@ def project(folder, prefix="", names="as lms_*", **changes):
 
 
 @pytest.mark.ci
-def test_another_workflow_trains_below_its_prefix_and_keeps_its_target_cores_and_shell(tmp_path):
-    used = project(tmp_path / "used", prefix='prefix: "my studies"')
-    made = "my studies/results/tiny"
+def test_another_workflow_trains_into_its_folder_and_keeps_its_target_cores_and_shell(tmp_path):
+    used, path = project(tmp_path / "used", results="my studies"), f"{PYTHON}:/usr/bin:/bin"
+    made = "my studies/tiny"
     figure = f"{made}/figures/learning_curves.svg"
-    snakemake(used, "--cores", "2", "--", figure, f"{made}/plan.json", "all")
+    snakemake(used, "--cores", "2", "--", figure, f"{made}/plan.json", "all", PATH=path)
     (record,) = used.glob(f"{made}/runs/*/run.json")
     assert json.loads(record.read_text())["status"] == "done"
-    assert [path.name for path in (used / "my studies/results").iterdir()] == ["tiny"]
+    assert [path.name for path in (used / "my studies").iterdir()] == ["tiny"]
     assert not (used / "results").exists()
     shutil.rmtree(used / made / "tokens")
-    planned = jobs(snakemake(used, "-n", "--", "lms_all"))
+    planned = jobs(snakemake(used, "-n", "--rerun-triggers", "mtime", "--", "lms_all"))
     assert {"lms_train", "lms_report"} & planned.keys() == {"lms_report"}
-    assert (used / "mine.txt").read_text() == "/usr/bin:/bin\n"
+    assert (used / "mine.txt").read_text() == f"{path}\n"
     assert jobs(snakemake(project(tmp_path), "-n")) == {"mine": 1, "all": 1, "total": 2}
     assert "cores" in snakemake(tmp_path, check=False)
     assert not (tmp_path / "mine.txt").exists()
@@ -89,8 +90,7 @@ def test_another_workflow_trains_below_its_prefix_and_keeps_its_target_cores_and
 
 @pytest.mark.parametrize("folder", ["results", "made"])
 def test_a_module_is_used_with_and_without_new_names_and_places(tmp_path, folder):
-    prefix = 'replace_prefix: {"results/": "made/"}' if folder == "made" else ""
-    project(tmp_path, prefix=prefix, names="exclude all as *")
+    project(tmp_path, names="exclude all as *", results=folder)
     text = snakemake(tmp_path, "-n", "--", "report")
     assert {"train": 1, "draw": 1, "report": 1}.items() <= jobs(text).items()
     assert f"output: {folder}/tiny/report.html" in text
@@ -117,11 +117,11 @@ def test_braces_in_a_study_and_spaces_in_the_path_of_python_are_text(tmp_path):
     script = f'echo "$*" >> "{place}/calls"\n{search}\nexec "{sys.executable}" "$@"'
     program(place, "python", script)
     words = ("--cores", "1", "--", "results/tiny/study.json")
-    snakemake(tmp_path, *words, python=place / "python")
+    snakemake(tmp_path, *words, python=place / "python", PATH=f"{place}:/usr/bin:/bin")
     study = json.loads((tmp_path / "results/tiny/study.json").read_text())["study"]
     assert (study["skip"], study["datasets"]["lines"]["train"]) == (skip, hub["train"])
     assert len(list((tmp_path / "results/tiny/cells").iterdir())) == 1
-    assert re.search("^-m lmscaling study ", (place / "calls").read_text(), re.MULTILINE)
+    assert re.search("^-m lmscaling record ", (place / "calls").read_text(), re.MULTILINE)
 
 
 CONDA = """\
@@ -147,7 +147,7 @@ def test_with_conda_a_rule_runs_in_its_environment_and_one_container_has_all(tmp
     path = f"{conda}/bin:/usr/bin:/bin"
     words = ("--cores", "1", "--sdm", "conda", "--", "results/tiny/study.json")
     snakemake(used, *words, PATH=path)
-    assert (conda / "calls").read_text() == "-m lmscaling study results/tiny/study.json\n"
+    assert (conda / "calls").read_text() == "-m lmscaling record results/tiny/study.json\n"
     (link,) = used.glob(".snakemake/lmscaling/*/lmscaling")
     assert link.resolve() == ROOT / "src" / "lmscaling"
     text = snakemake(used, "--containerize", "--", "lms_study", PATH=path)
@@ -155,16 +155,39 @@ def test_with_conda_a_rule_runs_in_its_environment_and_one_container_has_all(tmp
         assert re.search(rf"^COPY .+/workflow/envs/{name}.yml ", text, re.MULTILINE)
 
 
-def required(file):
-    """Packages of a file in requirements/ without Snakemake, as the package is read by a link."""
-    lines = (ROOT / "requirements" / f"{file}.txt").read_text().splitlines()
-    return [line for line in lines if not line.startswith(("#", "snakemake"))]
+CONDA_NAMES = {
+    "torch": "pytorch", "duckdb": "python-duckdb", "xxhash": "python-xxhash",
+    "snakemake": "snakemake-minimal",
+}  # fmt: skip
+"""Packages that conda-forge and bioconda have by another name."""
 
 
-@pytest.mark.parametrize("wing", ["train", "analysis"])
-def test_the_environment_of_a_wing_is_what_its_requirements_say(wing):
-    python, _, pip = yaml.safe_load((ENVS / f"{wing}.yml").read_text())["dependencies"]
-    assert (python, pip["pip"]) == ("python >=3.11,<3.14", required("plan") + required(wing))
+def required(*wings, without="#"):
+    """Packages of files in requirements/ as conda writes them."""
+    for wing in wings:
+        for line in (ROOT / "requirements" / f"{wing}.txt").read_text().splitlines():
+            name, more, versions = line.partition(">")
+            if not line.startswith(("#", without)):
+                yield f"{CONDA_NAMES.get(name, name)} {more}{versions}"
+
+
+@pytest.mark.parametrize(
+    ("path", "wings"),
+    [("environment.yml", ("plan", "train", "analysis")), *(
+        (f"workflow/envs/{wing}.yml", ("plan", wing)) for wing in ("train", "analysis"))],
+)  # fmt: skip
+def test_environments_of_conda_have_what_the_requirements_say(path, wings, request):
+    """Those of rules have no Snakemake. ``make renew`` writes their lists anew."""
+    path, own = ROOT / path, len(wings) == 3
+    given = [*required(*wings, without="#" if own else "snakemake")]
+    lines = ["python >=3.11,<3.14", *(["make", "git", "pip"] if own else []), *given]
+    head, rest = path.read_text().split("dependencies:\n")
+    tail = rest[rest.index("  - pip:\n") :] if own else ""
+    made = f"{head}dependencies:\n" + "".join(f"  - {line}\n" for line in lines) + tail
+    if request.config.getoption("--renew"):
+        path.write_text(made)
+    assert path.read_text() == made
+    assert yaml.safe_load(made)["dependencies"][: len(lines)] == lines
 
 
 def test_the_container_has_all_packages_and_the_versions_of_the_tests():
@@ -177,3 +200,50 @@ def test_the_container_has_all_packages_and_the_versions_of_the_tests():
     assert [copied[name] for name in needed] == [f"/opt/lmscaling/{name}" for name in needed]
     (version,) = re.findall(r"^From: python:(3\.\d+)-slim$", text, re.MULTILINE)
     assert version in ("3.11", "3.12", "3.13")
+
+
+ORDERED = "snakemake", "torch", "triton", "lightning", "tiktoken", "datasets", "duckdb", "seaborn"
+"""The packages that this program is to be built of."""
+
+
+@pytest.mark.parametrize("package", ORDERED)
+def test_what_was_ordered_is_imported_by_the_package_or_its_workflow(package):
+    paths = [*(ROOT / "src").rglob("*.py"), ROOT / "workflow" / "Snakefile"]
+    found = re.compile(rf"^\s*(from|import) {package}\b", re.MULTILINE)
+    assert any(found.search(path.read_text()) for path in paths)
+
+
+def code_of(path):
+    """Its Python: of rules, the lines that are no directives."""
+    return re.sub(r"(?m)^\s*#.*$", "", path.read_text())
+
+
+SOURCES = sorted([*(ROOT / "workflow").rglob("*.smk"), ROOT / "workflow" / "Snakefile"])
+DOCUMENTED = {
+    "basedir", "current_basedir", "cores", "overwrite_configfiles", "config_settings",
+}  # fmt: skip
+"""Attributes of ``workflow`` that rules read."""
+
+
+def test_rules_touch_nothing_private_of_snakemake():
+    imports = []
+    for path in [*SOURCES, *(ROOT / "src").rglob("*.py")]:
+        imports += re.findall(r"(?m)^\s*(?:from|import) (snakemake\S*)", path.read_text())
+    assert set(imports) == {"snakemake.utils"}
+    for path in SOURCES:
+        text = code_of(path)
+        assert set(re.findall(r"(?<!lmscaling\.)\bworkflow\.(\w+)", text)) <= DOCUMENTED, path
+        assert not re.findall(r"\.(_[a-z]\w*)", text), path
+        # Nothing is assigned to an attribute, nor to one by its name.
+        assert not re.findall(r"(?m)^\s*[\w.]+\.\w+ *[-+|]?= *\S", text), path
+        assert not re.findall(r"\b(setattr|delattr|gc\.|monkeypatch)", text), path
+    texts = [p.read_text() for p in (ROOT / "src" / "lmscaling" / "workflow").glob("*.py")]
+    assert not any("sys.modules" in text or "import snakemake" in text for text in texts)
+
+
+def test_no_package_of_kernels_imports_its_own_modules():
+    """Callers name the module that they need."""
+    for path in (ROOT / "src" / "lmscaling" / "kernels").rglob("__init__.py"):
+        package = ".".join(path.parent.relative_to(ROOT / "src").parts)
+        found = re.compile(rf"^\s*(from|import) ({re.escape(package)}\b|\.)", re.MULTILINE)
+        assert not found.search(path.read_text()), path

@@ -1,28 +1,27 @@
-"""Corpora as they come: files by ranges and patterns, formats, bad documents, near-duplicates."""
+"""Corpora as they come: files by ranges and patterns, formats, bad documents, and the hub."""
 
 import errno
 import gzip
 import json
-import random
 import re
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from conftest import ROOT, refused, sentence
-from test_data import corpus, lines
+from hub import COMMIT, serving
+from test_data import corpus, lines, read
 
 from lmscaling.config import file_names, grid
-from lmscaling.config.types import Split
-from lmscaling.data import chunk, ngrams, shards, sources
+from lmscaling.data import shards
+from lmscaling.data.documents import of_records
 from lmscaling.data.kinds.hub import Hub
-from lmscaling.data.tokenize import tokenize
+from lmscaling.data.tokenize import tokenize, tokenize_all
 from lmscaling.errors import UserError
-from lmscaling.plan import documents, study_plan, text_needs
+from lmscaling.files import sha256_of
+from lmscaling.plan import documents, study_plan
 from lmscaling.plan.estimate import Shape
 from lmscaling.report import provenance
 
@@ -41,31 +40,37 @@ def records(path, texts):
 
 
 def test_every_format_has_the_same_documents_and_says_its_hash(tmp_path):
-    texts = ["one", "two\nlines", "", "größer 🙂", "\0" * 3]
-    for end in ["json", "jsonl", "ndjson", "json.gz", "jsonl.zst", "jsonl.zstd", "parquet"]:
+    pytest.importorskip("zstandard", reason="datasets reads .zst with the package zstandard")
+    texts = ["one", "two\nlines", "", "größer 🙂", "\0" * 3, "2020-01-01", "5"]
+    for end in ["json", "jsonl", "ndjson", "json.gz", "jsonl.zst", "parquet"]:
         path = records(tmp_path / f"a.{end}", texts)
-        documents = sources.read_records(path, "text")
+        documents = of_records(str(path), "text")
         assert [*documents.texts] == texts
         described = documents.describe_file()
-        assert described["bytes"] == path.stat().st_size
-        assert described["sha256"] == sources.sha256_of(path)
+        assert described == {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def test_records_may_have_other_keys_from_line_to_line(tmp_path):
+    """The reader of ``datasets`` for JSON has one schema for a file, and refuses these."""
+    path = tmp_path / "a.jsonl"
+    rows = [{"text": "a", "meta": {"x": 1}}, {"meta": "y", "text": "b", "more": []}, {"text": "c"}]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    assert [*of_records(str(path), "text").texts] == ["a", "b", "c"]
 
 
 def rows(path, **values):
     return corpus({"kind": "jsonl", "train": [str(path)], "holdout": 1e-9} | values)
 
 
-@pytest.mark.parametrize(("name", "what"), [
-    ("a.jsonl", "JSON"), ("a.json.gz", "gzip"), ("a.jsonl.zst", "zstd"), ("a.parquet", "Parquet"),
-])  # fmt: skip
-def test_a_truncated_file_is_an_error_also_where_bad_documents_are_left_out(tmp_path, name, what):
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz", "a.parquet"])
+def test_a_truncated_file_is_an_error(tmp_path, name):
     path = records(tmp_path / name, [f"{'x' * 50} {i}" for i in range(100)])
     out, whole = tmp_path / "train-00000.bin", path.read_bytes()
-    for n, how in ((len(whole) - 3, "skip"), (len(whole) // 2, "skip"), (len(whole) - 3, "fail")):
+    for n in (len(whole) - 3, len(whole) // 2):
         path.write_bytes(whole[:n])
         # libraries have words of their own
-        with pytest.raises(UserError, match=f"{name}.*not valid {what}"):
-            tokenize(rows(path, on_bad=how, bad_share=0.9), "train", 0, out)
+        with pytest.raises(UserError, match=f"{name}.*(get the file again)"):
+            tokenize(rows(path), "train", 0, out)
     assert not out.exists()
 
 
@@ -77,67 +82,47 @@ def test_a_truncated_file_is_an_error_also_where_bad_documents_are_left_out(tmp_
 def test_a_file_without_such_text_is_refused(tmp_path, name, column, key, values):
     pq.write_table(pa.table({"text": pa.array(column)}), tmp_path / name)
     with refused(UserError, name, *values):
-        list(sources.read_records(tmp_path / name, key).texts)
+        list(of_records(str(tmp_path / name), key).texts)
 
 
-@pytest.mark.parametrize(("bad", "said"), [(None, "null"), (b"\xff", "UTF-8")])
-def test_a_row_of_parquet_without_text_is_an_error_or_left_out_and_counted(tmp_path, bad, said):
-    path, out = tmp_path / "a.parquet", tmp_path / "train-00000.bin"
-    data = pa.array([b"x"] * 300 + [bad, "ö".encode()], pa.binary())  # more than a batch
-    text = pa.Array.from_buffers(pa.string(), len(data), data.buffers())
-    pq.write_table(pa.table({"text": text}), path)
-    with refused(UserError, path.name, "row 301", said, "on_bad"):
-        tokenize(rows(path), "train", 0, out)
-    made = tokenize(rows(path, on_bad="skip", bad_share=0.01), "train", 0, out)
-    assert (made["documents"], made["bytes"]) == (301, 302)
-    assert [*made["bad_documents"].values()] == [1]
+def test_a_row_of_parquet_without_text_is_an_error(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["x"] * 300 + [None, "ö"]}), path)  # more than a batch
+    with refused(UserError, path.name, "document 301", "null"):
+        tokenize(rows(path), "train", 0, tmp_path / "train-00000.bin")
 
 
 BAD = {
-    "no JSON": (b"{]", "not valid JSON"),
-    "not UTF-8": (b'{"text": "\xff"}', "not valid JSON"),
-    "2,000 brackets": (b"[" * 2000 + b"]" * 2000, "no text|nested"),
-    "200,000 brackets": (b"[" * 200_000 + b"]" * 200_000, "nested"),
-    "null": (b'{"text": null}', "null .* 'text'"),
-    "a number": (b'{"text": 3}', "int .* 'text'"),
-    "no key": (b'{"txt": "x"}', "'text'; .* 'txt'"),
+    "no JSON": (b"{]", "no JSON"),
+    "200,000 brackets": (b"[" * 200_000 + b"]" * 200_000, "no JSON"),
+    "not UTF-8": (b'{"text": "\xff"}', "utf-8"),
+    "null": (b'{"text": null}', "null"),
+    "a number": (b'{"text": 3}', "int"),
+    "no key": (b'{"txt": "x"}', "'text'.* 'txt'"),
     "a list": (b'["text"]', "'text'"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_document_is_an_error_or_left_out_and_counted(tmp_path, name):
+def test_a_bad_document_is_an_error(tmp_path, name):
     line, said = BAD[name]
     good = b"".join(b'{"text": "%d"}\n' % i for i in range(1500))
     path, out = tmp_path / "a.jsonl", tmp_path / "train-00000.bin"
     path.write_bytes(good + line + b"\n" + good)
-    # the versions of the reader differ in what they call nested too deeply
-    with pytest.raises(UserError, match=rf"line 1501: .*({said}).* on_bad"):
+    with pytest.raises(UserError, match=rf"a\.jsonl.*{said}"):
         tokenize(rows(path), "train", 0, out)
     assert not out.exists()
-    made = tokenize(rows(path, on_bad="skip"), "train", 0, out)
-    assert (made["documents"], sum(made["bad_documents"].values())) == (3000, 1)
-
-
-def test_more_bad_documents_than_allowed_are_an_error_with_their_reasons(tmp_path):
-    path, out = tmp_path / "a.jsonl", tmp_path / "train-00000.bin"
-    path.write_text('{"text": "x"}\n' * 97 + "no\n" * 2 + '{"text": 1}\n')
-    with refused(UserError, "a.jsonl", "3 of 100", "(2 ", "1 int", "0.001"):
-        tokenize(rows(path, on_bad="skip"), "train", 0, out)
-    made = tokenize(rows(path, on_bad="skip", bad_share=0.03), "train", 0, out)
-    assert sorted(made["bad_documents"].values()) == [1, 2]
-    assert rows(path).source.identity() == rows(path, on_bad="skip").source.identity()
 
 
 def test_documents_that_are_left_out_are_told_with_the_manifest_and_the_plan(tmp_path, values):
     laid_out = grid.expand(values)
     folder = tmp_path / "tokens" / laid_out.tokens
     folder.mkdir(parents=True)
-    part = {"documents": 500, "documents_dropped": 4, "bad_documents": {"not valid JSON": 3}}
+    part = {"documents": 500, "documents_dropped": 4}
     for i in range(2):
-        (folder / f"train-{i:05d}.json").write_text(json.dumps(part | {"near_duplicates": i}))
+        (folder / f"train-{i:05d}.json").write_text(json.dumps(part))
     (said,) = documents.sentences(documents.count(folder, {"train": 2, "validation": 0}))
-    assert re.findall(r"[\d,]*\d", said) == ["1,000", "8", "1", "6"]
+    assert re.findall(r"[\d,]*\d", said) == ["1,000", "8"]
     sentence("documents", said)
     shapes = dict.fromkeys(laid_out.cells, Shape(100, 600.0))
     for earlier in (True, False):  # a plan from before the text was tokenized, and a later one
@@ -178,20 +163,17 @@ def row(**values):
 @pytest.mark.parametrize(("values", "train", "validation"), [
     ({}, "t-00.jsonl.zst t-01.jsonl.zst t-02.jsonl.zst", "t-00.jsonl.zst"),
     ({"shards": 2}, "t-00.jsonl.zst t-01.jsonl.zst", "t-00.jsonl.zst"),
-    ({"train": "{shard:02d}", "shards": 2, "validation": "v{shard}"}, "00 01", "v0"),
     ({"train": ["b", "a/{1..2}"], "validation": ["v", "w"]}, "b a/1 a/2", "v w"),
-    ({"train": "a", "validation": ["v", "w"], "validation_shards": 1}, "a", "v"),
 ])  # fmt: skip
-def test_a_hub_row_takes_a_template_a_list_or_ranges(values, train, validation):
+def test_a_hub_row_takes_a_list_or_ranges(values, train, validation):
     assert row(**values).files("train") == train.split()
     assert row(**values).files("validation") == validation.split()
 
 
 @pytest.mark.parametrize(("values", "place", "value"), [
-    ({"train": "t-*.gz"}, "train", "'t-*.gz'"), ({"train": "t-{shard}"}, "shards", "'t-{shard}'"),
-    ({"shards": 4}, "shards 4", 3), ({"train": ["{shard}", "b"]}, "train", "'{shard}'"),
-    ({"train": "{shard}{split}", "shards": 1}, "train", "'split'"),
-    ({"train": "{2..1}"}, "source", "'{2..1}'"), ({"documents": [3]}, "documents", "held out"),
+    ({"train": "t-*.gz"}, "source", "'t-*.gz'"), ({"train": "t-{shard}"}, "source", "'t-{shard}'"),
+    ({"shards": 4}, "shards 4", 3), ({"train": "{2..1}"}, "source", "'{2..1}'"),
+    ({"documents": [3]}, "documents", "held out"), ({"repository": "a/b"}, "revision", "a/b"),
 ])  # fmt: skip
 def test_paths_on_the_hub_that_mean_nothing_are_refused(values, place, value):
     with refused(UserError, place, value):
@@ -207,78 +189,85 @@ def test_later_paths_and_how_a_single_one_is_written_change_no_run():
     assert one != identity(validation=["v", "w"])
     # Shards say from which files they are, and a single file is known.
     assert [row(train=train).pinned for train in (["a"], ["a", "b"])] == [True, False]
-    few, more = (identity("{shard}", "{shard}", shards=1, validation_shards=n) for n in (1, 2))
-    assert identity("{shard}", "{shard}", shards=1) == few != more
 
 
-def test_a_fetched_file_that_training_reads_too_outlives_validation(tmp_path):
-    source = replace(row(), repository="a/b", revision="1" * 40, shards=1, holdout=0.5)
-    given = replace(corpus(HUB), source=source)
-    path = records(tmp_path / "sources" / "t-00.jsonl.zst", [f"document {i}" for i in range(40)])
-    uses: dict[Split, bool] = {"validation": True, "train": False}
-    for split, stays in uses.items():
-        chunk.tokenize(given, split, [0], tmp_path / "t", lambda i: True, tmp_path / "sources")
-        assert path.exists() == stays
+def test_many_text_files_are_several_shards_and_more_files_change_only_the_last(tmp_path):
+    def text(n, pattern):
+        for i in range(n):
+            (tmp_path / f"{i}.txt").write_bytes(b"book %d\r\n" % i)
+        row = {"kind": "text", "train": [f"{tmp_path}/{pattern}"], "files_per_shard": 2}
+        return corpus(row | {"holdout": 1e-9})
+
+    few = text(3, "*.txt")
+    before = [tokenize(few, "train", i, tmp_path / f"train-{i:05d}.bin") for i in range(2)]
+    assert [made["documents"] for made in before] == [2, 1]
+    more = text(5, "?.txt")  # the files of a pattern are looked up once in a process
+    assert more.source.files("train")[0] == few.source.files("train")[0]
+    assert (len(more.source.files("train")), len(more.source.files("validation"))) == (3, 1)
+    made = read(tmp_path / "train-00000.bin")
+    assert made.tolist() == [256, *b"book 0\n", 256, *b"book 1\n"]
 
 
-WORDS = [f"w{i}" for i in range(5000)]
+# The hub
+REPOSITORY = {"kind": "hub", "repository": "owner/texts", "revision": COMMIT,
+              "train": ["a-{0..1}.json.gz", "b.parquet"], "holdout": 1e-9}  # fmt: skip
 
 
-def words(generator, n):
-    return " ".join(generator.choices(WORDS, k=n))
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    folder = tmp_path / "hub"
+    for name in ("a-0.json.gz", "a-1.json.gz", "b.parquet"):
+        records(folder / "en" / name, [f"{name} {i}" for i in range(500)])
+    with serving("owner/texts", folder / "en", monkeypatch) as server:
+        yield server
 
 
-def test_hashes_of_runs_are_equal_exactly_where_the_runs_are():
-    generator, few = random.Random(0), ["a", "b", "aa", "ab", "é", "7"]
-    texts = [" ".join(generator.choices(few, k=generator.randrange(60))) for _ in range(300)]
-    texts += ["", "A,  b_B!\n" * 9, "Ünï-cödé “quoted” 12.5 % x" * 4, "\ud800 lone " * 9]
-    texts.append(words(generator, 110_000))  # longer than what is hashed at once
-    for n in (8, 13):
-        by_hash = {}
-        for text in texts:
-            found = "".join(c if c.isalnum() else " " for c in text.lower()).split()
-            runs = [tuple(found[i : i + n]) for i in range(len(found) - n + 1)]
-            hashes = ngrams.hashes(text, n).tolist()
-            assert [by_hash.setdefault(*pair) for pair in zip(hashes, runs, strict=True)] == runs
-        assert len({*by_hash.values()}) == len(by_hash)
+def streamed(shard, out, **values):
+    return tokenize(corpus(REPOSITORY | values), "train", shard, out / "train-00000.bin")
 
 
-def test_training_leaves_out_documents_like_a_validation_document(tmp_path):
-    generator = random.Random(2)
-    held = [words(generator, 40) for _ in range(30)]
-    run = " ".join(held[7].split()[5:18])
-    like = [
-        f"before {run.upper().replace(' ', ', ')}! after",  # thirteen words in other type
-        f"before {run.rpartition(' ')[0]} after",  # twelve words
-        words(generator, 200), "w1 w2",
-        f"{' '.join(held[0].split()[-6:])} {' '.join(held[1].split()[:7])}",  # of two documents
-    ]  # fmt: skip
-    source = {"kind": "jsonl", "train": [lines(tmp_path / "t.jsonl", [*like, held[3]])],
-              "validation": [lines(tmp_path / "v.jsonl", held)]}  # fmt: skip
-    folder = tmp_path / "tokens"
-    for n, near in ((None, 0), (13, 1), (12, 2)):
-        given = corpus(source | ({"decontaminate": n} if n else {}))
-        tokenize(given, "validation", 0, folder / "validation-00000.bin")
-        made = tokenize(given, "train", 0, folder / "train-00000.bin")
-        counts = made["documents"], made["documents_dropped"], made["near_duplicates"]
-        assert counts == (len(like) - near, 1, near)
-        assert ("decontaminate" in given.source.identity()) == bool(n)
-        assert text_needs.missing(given.source, folder, "validation", 1) == []
-        (folder / "validation-00000.ngrams").unlink(missing_ok=True)
-        assert text_needs.missing(given.source, folder, "validation", 1) == [0] * bool(n)
+@pytest.mark.parametrize("shard", [0, 2])
+def test_a_shard_is_read_from_the_hub_with_the_login_of_the_user_and_as_from_a_mirror(
+    hub, tmp_path, monkeypatch, shard
+):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    made = streamed(shard, tmp_path)
+    assert {*hub.sent} == {corpus(REPOSITORY).source.files("train")[shard]}
+    assert "Bearer hf_secret" in hub.tokens
+    assert (made["source"]["repository"], made["source"]["revision"]) == ("owner/texts", COMMIT)
+    hub.sent.clear()
+    local = streamed(shard, tmp_path, mirror=str(hub.folder))
+    assert (local["sha256"], local["documents"], hub.sent) == (made["sha256"], 500, [])
 
 
-def test_an_index_finds_every_run_and_only_those(tmp_path):
-    generator = random.Random(3)
-    texts = [words(generator, 50) for _ in range(200)]
-    found = [ngrams.hashes(t, 13) for t in texts]
-    # Other hashes: many, and the neighbours of those of texts that are not in the index.
-    others = np.random.default_rng(0).integers(2**64, size=1_200_000, dtype=np.uint64)
-    near = [hashes + np.uint64(1) for hashes in found[100:]]
-    for i, part in enumerate(([*found[:50], others], [*found[50:100], *near])):
-        np.sort(np.concatenate(part)).tofile(tmp_path / f"{i}.ngrams")
-    index = ngrams.Index(sorted(tmp_path.glob("*.ngrams")), 13)
-    assert [index.has(text) for text in [*texts, ""]] == [True] * 100 + [False] * 101
+def test_a_download_that_breaks_off_or_a_hub_that_is_busy_goes_on(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    expected = streamed(0, tmp_path)["sha256"]
+    hub.break_off_after, hub.failures = [100, 50], 1
+    assert streamed(0, tmp_path)["sha256"] == expected
+    assert (hub.break_off_after, hub.failures) == ([], 0)
+
+
+@pytest.mark.parametrize(("values", "refusal", "said"), [
+    ({"train": "none.json.gz"}, None, ["none.json.gz"]),
+    ({"revision": "2" * 40}, None, ["2222", "revision"]),
+    ({"repository": "owner/other"}, None, ["owner/other"]),
+    ({}, (403, {"X-Error-Code": "GatedRepo"}), ["owner/texts", "private"]),
+    ({}, (401, {}), ["owner/texts", "401"]),
+])  # fmt: skip
+def test_a_refusal_of_the_hub_has_a_remedy(hub, tmp_path, values, refusal, said):
+    hub.refusal = refusal
+    with pytest.raises(UserError) as caught:
+        streamed(0, tmp_path, **values)
+    assert [
+        value for value in (*said, "mirror:", "`hf auth login`") if value not in str(caught.value)
+    ] == []
+
+
+def test_a_hub_out_of_reach_or_switched_off_names_the_mirror(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"HF_HUB_OFFLINE.*mirror:"):
+        streamed(0, tmp_path)
 
 
 def test_a_full_disk_ends_tokenization_and_leaves_complete_shards(tmp_path, monkeypatch):
@@ -293,9 +282,16 @@ def test_a_full_disk_ends_tokenization_and_leaves_complete_shards(tmp_path, monk
 
     monkeypatch.setattr(shards.Writer, "write", full)
     with refused(UserError, "shard 1", "No space left on device"):
-        chunk.tokenize(given, "train", range(3), tmp_path / "t", lambda i: True)
+        tokenize_all(given, "train", range(3), tmp_path / "t", lambda i: True)
     made = sorted(p.name for p in (tmp_path / "t").iterdir())
     assert made == ["train-00000.bin", "train-00000.json"]
+
+
+def test_real_documents_of_c4_are_those_of_the_file(real_data, tmp_path):
+    path = real_data / "c4" / "c4-validation.sample.200.json.gz"
+    with gzip.open(path) as packed:
+        expected = [json.loads(line)["text"] for line in packed]
+    assert [*of_records(str(path), "text").texts] == expected
 
 
 def test_the_ready_rows_are_valid_pinned_and_name_their_files():

@@ -1,5 +1,6 @@
 """Logs become rows: none is invented, none is lost, and finished logs are read once."""
 
+import copy
 import errno
 import json
 import os
@@ -14,7 +15,7 @@ import collecting
 import duckdb
 import pytest
 import test_store
-from conftest import ROOT
+from conftest import ROOT, STUDY
 from test_store import end, exported, header, live, log, record, runs, study, update, validation
 
 from lmscaling import files
@@ -201,15 +202,23 @@ def parquet(study):
     return {path.name: path.read_bytes() for path in (study / "store").glob("*.parquet")}
 
 
-@pytest.fixture
-def finished(study, runs):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
     """A study of two finished runs and one that is being trained, after a build."""
+    folder = test_store.write_study(tmp_path_factory.mktemp("built"), copy.deepcopy(STUDY))
+    runs = test_store.runs_of(folder)
     for i, run in enumerate(runs[:2]):
         rows = [update(n, loss=3.0 + i + n % 7 / 10) for n in range(1, 300)]
-        record(study, run, log(header(run), *rows, validation(200), end(299)))
-    live(study, runs[2], log(header(runs[2]), update(1)))
-    store.build(study)
-    return study
+        record(folder, run, log(header(run), *rows, validation(200), end(299)))
+    live(folder, runs[2], log(header(runs[2]), update(1)))
+    store.build(folder)
+    return folder
+
+
+@pytest.fixture
+def finished(built, study):
+    """A copy that a test may change."""
+    return shutil.copytree(built, study, dirs_exist_ok=True)
 
 
 def test_the_rows_of_a_finished_run_are_written_once_and_make_the_same_exports(finished, runs):

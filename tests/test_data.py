@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from lmscaling.config import grid
 from lmscaling.config.datasets import Corpus, Tokenizer
 from lmscaling.config.validation import checked
-from lmscaling.data import document_positions, shards, sources
+from lmscaling.data import document_positions, shards
+from lmscaling.data.documents import read_shard
 from lmscaling.data.tokenize import tokenize
 from lmscaling.data.vocabulary import END_OF_TEXT, encoding
 from lmscaling.errors import UserError
@@ -73,7 +74,7 @@ def test_the_standard_library_splits_by_content_and_says_which_python(tmp_path):
     assert (train["tokens"] > 1_000_000, train["documents_dropped"]) == (True, 0)
     assert train["source"]["python"] == train["versions"]["python"]
     assert len(train["documents_sha256"]) == 64
-    sides = [{*sources.read_shard(given, s, 0).texts} for s in ("train", "validation")]
+    sides = [{*read_shard(given, s, 0).texts} for s in ("train", "validation")]
     assert not sides[0] & sides[1]
 
 
@@ -89,7 +90,7 @@ def test_sources_of_packages_come_once_each_and_documents_of_others_validate(tmp
     given = corpus({"kind": "stdlib", "packages": True, "validation": [validation]})
     _, made, _ = both(given, tmp_path)
     assert (made["documents"], made["documents_dropped"]) == (2, 1)
-    assert [*sources.read_shard(given, "validation", 0).texts] == ["shared", "prose"]
+    assert [*read_shard(given, "validation", 0).texts] == ["shared", "prose"]
     assert corpus({"kind": "stdlib"}).source.identity() == {"kind": "stdlib"}
     # Text files are a document each, and one of both splits is validation.
     paths = {name: f"{packages}/{name}/__init__.py" for name in "abc"}
@@ -110,10 +111,10 @@ def test_documents_are_shuffled_within_a_file_and_held_out_of_every_file(tmp_pat
     assert sorted(documents) == sorted(plain) != documents
     chapters = [text.partition(",")[0] for text in documents]
     assert sum(a == b for a, b in pairwise(chapters)) < len(documents) / 4
-    held = {*sources.read_shard(corpus(source), "validation", 0).texts}
+    held = {*read_shard(corpus(source), "validation", 0).texts}
     assert 10 < len(held) < 100
     for shard in (0, 1):
-        assert {*sources.read_shard(corpus(source), "train", shard).texts} == {*texts} - held
+        assert {*read_shard(corpus(source), "train", shard).texts} == {*texts} - held
 
 
 KIND = """
@@ -129,7 +130,7 @@ class Words(Dataset):
     validation: str
     def files(self, split):
         return [split]
-    def read(self, split, shard, file):
+    def read(self, split, shard):
         return Documents(iter(getattr(self, self.files(split)[shard]).split()))
 """
 
@@ -160,6 +161,29 @@ def test_a_new_kind_of_dataset_is_one_file(values, package, tmp_path):
     row["kind"] = "two_table"
     with refused(UserError, "kind", "'two_table'"):
         grid.expand(values)
+
+
+WITHOUT = """
+import sys
+sys.modules |= dict.fromkeys(("datasets", "pyarrow", "huggingface_hub"))
+import lmscaling.train.run, lmscaling.evaluate.loss_by_position
+from lmscaling.data.stream import Stream
+from pathlib import Path
+print(Stream(Path(sys.argv[1]), "train").slab(1, 64).shape)
+"""
+
+
+def test_shards_are_trained_on_where_neither_datasets_nor_pyarrow_is_installed(tokens):
+    command = [sys.executable, "-c", WITHOUT, str(tokens)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout) == ("", "(2, 64)\n")
+
+
+def test_text_without_the_package_datasets_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    given = corpus({"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", ["x"])]})
+    with refused(UserError, "pip install datasets"):
+        tokenize(given, "train", 0, tmp_path / "train-00000.bin")
 
 
 def test_a_source_without_documents_is_refused_and_leaves_nothing(tmp_path):

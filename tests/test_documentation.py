@@ -5,6 +5,7 @@ import shlex
 from functools import cache
 from pathlib import Path
 
+import fit_throughput
 import pictures
 import pytest
 from conftest import ROOT
@@ -14,7 +15,6 @@ from lmscaling import cli, registry
 from lmscaling.config import grid, study_file
 from lmscaling.model import gpt
 from lmscaling.plan import study_plan
-from lmscaling.plan.throughput import accuracy
 
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -122,7 +122,7 @@ def test_the_costs_of_the_readme_are_the_forecast_at_its_price():
 
 def test_the_accuracy_of_predicted_times_is_what_the_command_prints():
     page = (ROOT / "docs" / "throughput.md").read_text()
-    for row in accuracy.lines(ROOT / "results" / "published" / "step_time.csv"):
+    for row in fit_throughput.lines():
         assert f"| {' | '.join(row)} |" in page
 
 

@@ -73,7 +73,7 @@ def text(n=1500, documents=23, seed=0):
 
 def test_the_kernels_are_checked_beside_the_run(run, long, tmp_path, monkeypatch):
     asked, gate = [], loss_by_position.gate
-    monkeypatch.setattr(gate, "pass_or_fall_back", lambda *given, **_: asked.append(given))
+    monkeypatch.setattr(gate, "require", lambda *given, **_: asked.append(given))
     evaluate(run, write(tmp_path, text()), tmp_path / "out.jsonl")
     ((path, model, batch, device),) = asked
     assert path == tmp_path / "checks" / f"{long.check}.json"

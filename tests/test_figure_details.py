@@ -84,12 +84,18 @@ def test_loss_by_position_draws_four_contexts_and_two_texts_and_no_unsure_bin(st
         evaluation(run, context, axis="document", start=128, loss=None, loss_se=None, stop=256),
         evaluation(run, context + 1, axis="document", start=16, stop=32),
     ), "more")  # fmt: skip
-    assert len(drawn(study, "loss_by_position")[1]) == len(rows)  # known to a tenth alone
+    assert len(queried(study, "loss_by_position")) == len(rows)  # known to a tenth alone
     evaluated(study, run, log(evaluation(run, context, loss_se=None)))  # no bin has an error
     for name in ("more", "a", "b"):
         (study / "evaluations" / run / f"{name}.jsonl").unlink()
-    own = drawn(study, "loss_by_position")[1].groupby("run").size()
+    own = queried(study, "loss_by_position").groupby("run").size()
     assert own[run] == 1
+
+
+def queried(study, name):
+    store.build(study)
+    with store.connect(study / "store") as db:
+        return rows_of(name, db)
 
 
 def gaps_by_position(losses):

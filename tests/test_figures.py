@@ -5,7 +5,8 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
-from dataclasses import asdict, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -19,16 +20,14 @@ from test_store import end, evaluated, evaluation, header, live, log, record, up
 from lmscaling import figures, registry, report
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
-from lmscaling.files import write_json
 from lmscaling.records import forecast
-from lmscaling.records.design import Design
 from lmscaling.records.forecast import Forecast, Seal
 from lmscaling.report import cells as cell_tables
 from lmscaling.report.table import SECTIONS
 from lmscaling.store import build as store
 
 NAMES = list(registry.figures())
-TIMED = re.compile(r"FROM (speeds|numerics|checks)|task_")
+TIMED = re.compile(r"FROM (speeds|measurements|numerics|checks)|task_")
 """What a query reads that shows a sweep, the study of a device or tasks."""
 TRAINING = [name for name in NAMES if not TIMED.search(figures.load(name).QUERY)]
 LOSSES = [name for name in TRAINING if re.search(r"\b(val_)?loss\b", figures.load(name).QUERY)]
@@ -84,15 +83,6 @@ def fill(study, cells):
                 for cell in cells]  # fmt: skip
     forecast.write(study, Seal(study="tiny", study_sha256="", version="0.1.0", commit=None,
                                sealed="2025-01-01T00:00:00+00:00", forecasts=foreseen))  # fmt: skip
-    proposed = Design(
-        name="gap", question="gap:context=1024", quantity="half-width of the gap (nats)",
-        price="GPU-hours", basis="the prior", spent=2.0, half_width=0.02, grid_spent=4.0,
-        grid_half_width=0.01, runs=[], made="2025-01-01",
-        frontier=[{"spend": 2.0**i, "chosen": 0.04 / 2**i, "random": 0.08 / 2**i,
-                   "random_low": 0.06 / 2**i, "random_high": None, "largest": None}
-                  for i in range(20)],
-    )  # fmt: skip
-    write_json(study / "designs" / "gap.json", {"record": Design.record, **asdict(proposed)})
     finish(study, cells)
     speed_points.write(study, *speed_points.tiny())
     speed_points.write_device(study, [cell.run for cell in cells if cell.attention == "linear"])
@@ -140,10 +130,16 @@ def built(tmp_path_factory):
     return build
 
 
+@pytest.fixture(scope="module")
+def opened(built):
+    """The exports of a study that a function has filled, opened once for all tests."""
+    with ExitStack() as stack:
+        yield cache(lambda fill: stack.enter_context(store.connect(built(fill) / "store")))
+
+
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "image_samples"])
-def test_it_draws_a_whole_study_with_units_on_every_axis(built, name):
-    with store.connect(built(fill) / "store") as db:
-        figure, rows = figures.draw(name, db)
+def test_it_draws_a_whole_study_with_units_on_every_axis(opened, name):
+    figure, rows = figures.draw(name, opened(fill))
     labels = [a.get_xlabel() for a in figure.axes] + [a.get_ylabel() for a in figure.axes]
     for label in filter(None, labels):
         assert re.search(r"\(.+\)", label) or label in {"Updates", "Tokens"}, label
@@ -154,9 +150,8 @@ def test_it_draws_a_whole_study_with_units_on_every_axis(built, name):
 
 
 @pytest.mark.parametrize("name", [n for n in TRAINING if not n.startswith("learning_curves_")])
-def test_it_draws_one_run_and_says_what_is_missing(built, name):
-    with store.connect(built(begin) / "store") as db:
-        figure, _ = figures.draw(name, db)
+def test_it_draws_one_run_and_says_what_is_missing(opened, name):
+    figure, _ = figures.draw(name, opened(begin))
     lines = [line for text in figure.texts for line in text.get_text().splitlines()]
     told = [counts(line) for line in lines if line.startswith("Of ")]
     assert told == [[("cells", 32), ("done", 1), ("running", 1), ("pending", 30)]]

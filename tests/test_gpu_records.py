@@ -9,6 +9,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import gradient_error
 import pytest
 import targets
 import torch
@@ -17,12 +18,10 @@ from test_gpu import FILES, STEP, ceilings, lines_of, measure, read, study  # no
 from test_main import lmscaling
 
 from lmscaling import kernels
-from lmscaling.bench.checks import right
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
-from lmscaling.evaluate import gradient_error
 from lmscaling.gpu import archive
-from lmscaling.kernels.linear import chunked
+from lmscaling.kernels.linear import forms
 from lmscaling.model.gpt import GPT
 from lmscaling.runtime import environment, gpus
 
@@ -91,7 +90,7 @@ def test_a_damaged_or_missing_archive_is_refused(packed, tmp_path, damage):
 
 def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
     """Right forward; the gradient by the keys is lost."""
-    return chunked.attend(q, k.detach(), v, feature_map, normalize) + 0 * k.sum()
+    return forms.chunked(q, k.detach(), v, feature_map, normalize) + 0 * k.sum()
 
 
 def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatch):
@@ -99,8 +98,8 @@ def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatc
     monkeypatch.setattr(kernels, "load", lambda *name: chosen.get(name) or load(*name))
     measure(tmp_path / "d", study(), parts=["right", "step"])
     lines = lines_of(tmp_path / "d")
-    assert right.fault(lines["right/linear/chunked"]).startswith("dk of integers")
-    assert not right.fault(lines["right/softmax/flash"])
+    assert lines["right/linear/chunked"]["value"]["message"].startswith("dk of integers")
+    assert not lines["right/softmax/flash"]["value"]["message"]
     archive.unpack(tmp_path / "d" / "kept" / "lmscaling-gpu.zip", tmp_path / "m" / "d")
     paths = (tmp_path / "m" / "d").glob("speed/time_step/*/*.json")
     rows = {path.stem: json.loads(path.read_text()) for path in paths}
@@ -109,7 +108,7 @@ def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatc
     # One that ends its process is a line, too.
     monkeypatch.setattr(kernels, "load", lambda *_: lambda *_: os._exit(3))
     measure(tmp_path / "other", study(), parts=["right"])
-    assert "exit code 3" in right.fault(lines_of(tmp_path / "other")["right/softmax/flash"])
+    assert "exit code 3" in lines_of(tmp_path / "other")["right/softmax/flash"]["message"]
 
 
 def test_records_of_another_device_version_study_or_call_are_not_continued(begun):
@@ -142,7 +141,7 @@ MISSING_TEXT = {"datasets": {"sources": {"kind": "stdlib", "validation": ["c4.js
 
 @pytest.mark.parametrize(("overlay", "values"), [
     ({"tokenizer": "gpt2"}, ["TIKTOKEN_CACHE_DIR"]), (MISSING_TEXT, ["c4.jsonl", "sources"]),
-    ({}, ["isal", "wheels/"]),
+    ({}, ["xxhash", "wheels/"]),
 ])  # fmt: skip
 def test_what_is_missing_is_said_before_anything_is_measured(
     tmp_path, monkeypatch, overlay, values
@@ -152,7 +151,7 @@ def test_what_is_missing_is_said_before_anything_is_measured(
 
     monkeypatch.setattr("tiktoken.get_encoding", offline)
     if not overlay:  # a package that cannot be used
-        monkeypatch.setitem(sys.modules, "isal", None)
+        monkeypatch.setitem(sys.modules, "xxhash", None)
     with refused(UserError, *values):
         measure(tmp_path / "d", study(overlay))
     assert not (tmp_path / "d").exists()

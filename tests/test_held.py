@@ -14,9 +14,9 @@ from test_train import rows_of
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_record
 from lmscaling.model import finished_run
+from lmscaling.records import ledger
 from lmscaling.records.ledger import entries
-from lmscaling.train import checkpoint, ledger, loop
-from lmscaling.train.failure import Failed
+from lmscaling.train import checkpoint
 from lmscaling.train.module import Training
 from lmscaling.train.run import train
 
@@ -41,7 +41,7 @@ class Machine:
         return train(*self.places, self.way)
 
     def fails(self, **errors):
-        with pytest.raises((Failed, KeyError, OSError)) as failure:
+        with pytest.raises((UserError, KeyError, OSError)) as failure:
             self.attempt(**errors)
         return str(failure.value)
 
@@ -57,15 +57,15 @@ class Machine:
 @pytest.fixture
 def machine(cell, tokens, tmp_path, monkeypatch):
     made = Machine(tmp_path, replace(cell, budget="14 updates"), tokens)
-    plain = Training.update
+    plain = Training.training_step
 
-    def update(self, slab):
+    def update(self, slab, batch_idx):
         if error := made.errors.get(self.updates):
             raise error
-        return plain(self, slab)
+        return plain(self, slab, batch_idx)
 
-    monkeypatch.setattr(Training, "update", update)
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(Training, "training_step", update)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
     return made
 
 
@@ -81,7 +81,7 @@ def test_a_fault_of_the_machine_is_never_a_result_however_often_it_comes(
     machine, monkeypatch, error, fault
 ):
     machine.fails(u6=BUG)
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 900.0)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 900.0)
     for _ in range(3):
         assert machine.fails(u8=error).endswith("after update 6")
     assert not machine.record.exists()
@@ -106,7 +106,7 @@ def test_weights_after_faults_are_those_without(machine, cell, tokens, tmp_path)
 
 def test_memory_that_ends_after_training_has_begun_holds_the_run(machine, monkeypatch):
     machine.fails(u9=BUG)
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 900.0)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 900.0)
     assert "20 GiB; " in machine.fails(u9=FULL)  # the first line alone
     machine.fails(u9=FULL)
     assert machine.saved == [9, 8]
@@ -122,7 +122,7 @@ def test_a_model_that_does_not_fit_is_a_result_after_two_attempts_alone_on_the_d
     machine, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        patch.setattr("lmscaling.train.ranks._is_in_use", lambda device: True)
+        patch.setattr("lmscaling.runtime.faults.is_in_use", lambda device: True)
         for _ in range(3):
             assert "other processes" in machine.fails(u0=FULL)
     assert machine.entries[-1].fault == "device"
@@ -146,8 +146,10 @@ def test_a_bug_is_shown_with_its_traceback_and_held_after_two_attempts(machine):
 def test_a_run_that_is_killed_again_and_again_is_held_and_its_log_says_so(machine):
     machine.scratch.mkdir(parents=True)
     for attempt in range(1, 6):
-        with ledger.Ledger(machine.scratch, attempt) as book:
-            book.write("begin", 0, 0.0)
+        begin = ledger.Entry(
+            kind="begin", attempt=attempt, update=0, train_seconds=0.0, attempt_seconds=0.0
+        )
+        ledger.append(machine.scratch / ledger.NAME, begin)
         (machine.scratch / f"attempt-{attempt:03d}.jsonl").write_bytes(b'{"record": "hea')
     log = machine.scratch / "attempt-005.jsonl"
     assert "5 attempts" in machine.fails()
@@ -213,14 +215,11 @@ def test_the_loop_waits_for_the_copy_of_a_checkpoint_and_not_for_its_file(tmp_pa
         plain(path, tensors, **metadata)
 
     monkeypatch.setattr(checkpoint.tensor_file, "write", slow)
-    model = torch.nn.Linear(20, 40)
-    adam = torch.optim.AdamW(model.parameters())
-    times = {"train_seconds": 0.0, "update_seconds": 0.0}
-    progress = checkpoint.Progress(run="r", update=1, shard=0, tokens_id="", **times)
-    path, saver, before = tmp_path / "c.safetensors", checkpoint.Saver(), model.weight.clone()
-    saver.save(path, progress, model, adam)
+    weight = torch.randn(20, 40)
+    path, io, before = tmp_path / "c.safetensors", checkpoint.SafetensorsIO(), weight.clone()
+    io.save_checkpoint({"state_dict": {"weight": weight}}, path)
     assert not path.exists()
-    model.weight.data.zero_()  # training goes on, and changes nothing in the file
+    weight.zero_()  # training goes on, and changes nothing in the file
     served.set()
-    saver.wait()
-    assert torch.equal(checkpoint.load(path).tensors["model.weight"], before)
+    io.wait()
+    assert torch.equal(io.load_checkpoint(path)["state_dict"]["weight"], before)

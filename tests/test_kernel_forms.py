@@ -11,18 +11,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from attention_definitions import delta_sample, gradients, linear_product, of_each, recurrence
+from attention_definitions import gradients, linear_product, of_each, recurrence
 from conftest import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmscaling import kernels
-from lmscaling.kernels import State, decode, gated_delta_attention, linear_attention, segments
+from lmscaling import kernels, registry
+from lmscaling.kernels import decode
+from lmscaling.kernels.chunked_triton import plan as plans
 from lmscaling.kernels.feature_maps import FEATURE_MAPS
 from lmscaling.kernels.gated import chunked as gated
 from lmscaling.kernels.gated import plain
-from lmscaling.kernels.gated_delta import chunked as delta
-from lmscaling.kernels.linear import attention_parallel
+from lmscaling.kernels.gated_delta import plain as delta
 
 SINGLE, HALF, DOUBLE = torch.float32, torch.bfloat16, torch.float64
 TOKENS = "q", "k", "v", "g", "beta"
@@ -47,12 +47,17 @@ def of_gates(gates, each):
     )
 
 
-def doubled(c):
-    return torch.stack([c.q, c.q.abs()], 3).flatten(2, 3)
+def by_channels(c):
+    return recurrence(c.q, c.k, c.v, c.g, empty(c))[0]
+
+
+def by_form(name):
+    attend = kernels.load("gated", name)
+    return lambda c: attend(c.q, c.k, c.v, c.g)[0]
 
 
 def by_delta(c):
-    return gated_delta_attention(c.q, c.k, c.v, c.beta, c.g[..., 0], scale=1.0, chunk=c.chunk)[0]
+    return delta.attend(c.q, c.k, c.v, c.beta, c.g[..., 0], scale=1.0, chunk=c.chunk)[0]
 
 
 def empty(c):
@@ -60,18 +65,13 @@ def empty(c):
 
 
 FORMS = {
-    **{f"linear-{name}": of_linear(name) for name in kernels.names("linear")},
-
-    "linear-windows-and-groups": (
-        lambda c: attention_parallel.attend(doubled(c), c.k, c.v, *c.map, window=c.chunk),
-        lambda c: linear_product(
-            doubled(c), *(x.repeat_interleave(2, 2) for x in (c.k, c.v)), *c.map, window=c.chunk),
-    ),
+    **{f"linear-{name}": of_linear(name) for name in registry.implementations_of("linear")},
     "gated-head": of_gates(
         lambda c: c.g[0, 0, :, 0], lambda c: c.g[:1, :1, :, :1].expand(*c.q.shape[:3], 1)
     ),
     "gated-token": of_gates(lambda c: c.g[..., 0], lambda c: c.g[..., :1]),
     "gated-channel": of_gates(lambda c: c.g, lambda c: c.g),
+    **{f"gated-{name}": (by_form(name), by_channels) for name in ("recurrent", "parallel")},
     "gated_delta": (
         by_delta, lambda c: recurrence(c.q, c.k, c.v, c.g[..., :1], empty(c), c.beta[..., None])[0]
     ),
@@ -151,9 +151,9 @@ def test_a_prompt_and_steps_give_what_the_whole_sequence_gives(c, dtype, share):
 
 
 # States, gates and sequences
-def delta_core(q, k, v, g, state, beta, *, chunk=64, lengths=()):
+def delta_core(q, k, v, g, state, beta, *, chunk=64):
     gates = beta.squeeze(-1), g.squeeze(-1)
-    return delta.attend(q, k, v, *gates, state, lengths, 1.0, chunk)
+    return delta.attend(q, k, v, *gates, state, 1.0, chunk)
 
 
 def drawn(T, kind, H=2, K=6, V=5):
@@ -181,18 +181,10 @@ def test_states_and_all_gradients_are_those_of_the_recurrence(kind, T, chunk):
     close(gradients(found, inputs), gradients(expected, inputs))
 
 
-def test_the_delta_rule_starts_anew_at_each_sequence():
-    lengths = (12, 1, 16)
-    inputs = [x.requires_grad_() for x in delta_sample(lengths, 2, 6, 5)[0]]
-    q, k, v, g, beta, state = inputs
-    expected = of_each(recurrence, inputs[:5], state, lengths)
-    slopes = gradients(expected, inputs)
-    for chunk in (4, 7, 64):
-        found = delta_core(q, k, v, g, state, beta, chunk=chunk, lengths=lengths)
-        close(found, expected)
-        close(gradients(found, inputs), slopes)
-    beta, none = beta.squeeze(-1), 0 * g.squeeze(-1)
-    found, same = (delta.attend(q, k, v, beta, gates, state[:1]) for gates in (None, none))
+def test_a_delta_rule_without_decay_is_one_whose_decay_is_nothing():
+    q, k, v, g, state, beta = drawn(29, "delta")
+    rule = partial(delta.attend, q, k, v, beta.squeeze(-1), initial_BHKV=state)
+    found, same = (rule(log_decay_BTH=gates) for gates in (None, 0 * g.squeeze(-1)))
     close(found, same)
 
 
@@ -203,6 +195,12 @@ def test_the_state_of_a_prompt_is_one_that_the_kernel_of_a_step_takes(monkeypatc
     y, last = gated.attend(q, k, v, g.squeeze(-1))
     assert last.is_contiguous()
     close(y, plain.attend(q, k, v, g)[0])
+
+
+@pytest.mark.parametrize("form", ["recurrent", "parallel"])
+def test_a_form_goes_on_from_a_state_and_gives_the_next(form):
+    q, k, v, g, state = (x.detach() for x in drawn(29, "channel"))
+    close(kernels.load("gated", form)(q, k, v, g, state), recurrence(q, k, v, g, state))
 
 
 @with_any_gate
@@ -219,19 +217,11 @@ def test_strong_gates_are_finite_and_right_in_float32(kind, strength):
         assert ((one - other).abs().max() / other.abs().max().clamp(min=1)) < 3e-5
 
 
-def test_linear_attention_divides_what_is_gated_by_its_sum_of_weights():
+def test_gates_start_anew_at_each_sequence():
     q, k, v, g, state = (x.detach() for x in drawn(9, "token"))
-    lengths = (9, 1, 8)
-    kv, z = torch.cat([state, state[:1]]), torch.rand(3, 2, 6).double()
-    gates, initial = g.squeeze(-1), State(kv, z)
-    y, last = linear_attention(q, k, v, log_decay=gates, initial=initial, lengths=lengths)
-    tokens = [F.softplus(q), F.softplus(k), F.pad(v, (0, 1), value=1.0), g]
-    sums, states = of_each(recurrence, tokens, torch.cat([kv, z[..., None]], -1), lengths)
-    close(y, sums[..., :-1] / sums[..., -1:])
-    close(torch.cat([last.kv_NHKV, last.k_NHK[..., None]], -1), states)
-    q4 = torch.cat([q, q], 2)
-    expected = linear_product(q4, k[:, :, [0, 0, 1, 1]], v[:, :, [0, 0, 1, 1]], "softplus", True)
-    close(linear_attention(q4, k, v)[0], expected)
+    lengths, initial = (9, 1, 8), torch.cat([state, state[:1]])
+    found = gated.attend(q, k, v, g.squeeze(-1), initial, lengths=lengths)
+    close(found, of_each(recurrence, [q, k, v, g], initial, lengths))
 
 
 @given(st.data())
@@ -241,36 +231,29 @@ def test_segments_and_chunks_are_those_of_plain_loops(data):
     cuts = data.draw(st.sets(st.integers(1, rows * N - 1))) if rows * N > 1 else set()
     starts = sorted({0, *cuts, *range(0, rows * N, N)})
     lengths = tuple(b - a for a, b in zip(starts, [*starts[1:], rows * N], strict=True))
-    made = segments.cut(rows, N, lengths, tokens, chunk, torch.device("cpu"))
-    table, ranges, chunks = [], [], []
+    made = plans.cut(rows, N, lengths, tokens, chunk, torch.device("cpu"))
+    table, ranges, chunks = [], [], 0
     for at, length in zip(starts, lengths, strict=True):
         ranges.append([len(table), -(-length // tokens)])
         for first in range(at, at + length, tokens):
             n = min(tokens, at + length - first)
-            table.append([first // N, first % N, n, len(chunks)])
-            for part in range(first, first + n, chunk):
-                chunks.append([part // N, part % N, min(chunk, first + n - part)])
-    found = [x.tolist() for x in (made.table, made.ranges, made.chunks, made.first, made.last)]
-    firsts = [first for first, _ in ranges]
-    assert found == [table, ranges, chunks, firsts, [first + n - 1 for first, n in ranges]]
-    assert (made.count, made.sequences) == (len(table), len(lengths))
+            table.append([first // N, first % N, n, chunks])
+            chunks += -(-n // chunk)
+    assert [x.tolist() for x in made] == [table, ranges]
     assert made.is_split == (len(table) > len(lengths))
 
 
 def test_shapes_that_do_not_fit_are_refused():
     q, k, v, g, state, beta = (x.detach() for x in drawn(9, "delta"))
-    beta, gate, small = beta.squeeze(-1), g.squeeze(-1), State(state[:1], state[:1, ..., 0])
-    rule, linear = (partial(f, q, k, v) for f in (delta.attend, linear_attention))
+    beta, gates = beta.squeeze(-1), g.squeeze(-1)
+    rule, sequences = partial(delta.attend, q, k, v), partial(gated.attend, q, k, v, gates)
     for call, *values in (
         (lambda: rule(beta[:, 1:]), "beta", "(2, 8, 2)", "(2, 9, 2)"),
         (lambda: rule(beta, g), "log_decay", "(2, 9, 2, 1)"),
-        (lambda: rule(beta, gate, state, (4, 5, 9)), "initial", "(2, 2, 6, 5)", "(3, 2, 6, 5)"),
-        (lambda: rule(beta, lengths=(9, 8)), "lengths", "17", "18"),
-        (lambda: rule(beta, lengths=(5, 5, 8)), "lengths", 5, 9),
-        (lambda: rule(beta, lengths=(9, 0, 9)), "lengths", 0),
-        (lambda: linear(log_decay=gate[0]), "log_decay", "(9, 2)", "(2, 9, 2)"),
-        (lambda: linear(initial=small), "initial.kv_NHKV", "(1, 2, 6, 5)", "(2, 2, 6, 5)"),
-        (lambda: linear_attention(q[:, :, [0, 1, 0]], k, v), "k has 2", "3 of q"),
+        (lambda: rule(beta, gates, state[:1]), "initial", "(1, 2, 6, 5)", "(2, 2, 6, 5)"),
+        (lambda: sequences(lengths=(9, 8)), "lengths", "17", "18"),
+        (lambda: sequences(lengths=(5, 5, 8)), "lengths", 5, 9),
+        (lambda: sequences(lengths=(9, 0, 9)), "lengths", 0),
     ):
         with refused(ValueError, *values):
             call()

@@ -74,7 +74,7 @@ def test_a_kind_is_added_by_its_file(run, tmp_path, values):
     common = {"timeout_seconds": 20, "repeats": 3, "target_seconds": 0.1}
     values["speed"] = common | {"time_nothing": {"contexts": [16, 32]}}
     study = tmp_path / "results" / "tiny"
-    run("study", study / "study.json", given=json.dumps({"command": "", "study": values}))
+    run("record", study / "study.json", given=json.dumps({"command": "", "study": values}))
     (path,) = study.glob("sweeps/time_nothing/*.json")
     run("time_nothing", path, study / "speed" / "time_nothing" / path.stem)
     run("build-store", study)
@@ -84,7 +84,7 @@ def test_a_kind_is_added_by_its_file(run, tmp_path, values):
             ("time_nothing", 16, 2.0, "done"), ("time_nothing", 32, 2.0, "done"),
         ]  # fmt: skip
     values["speed"]["time_nothin"] = None
-    done = run("study", study / "study.json", given=json.dumps({"command": "", "study": values}))
+    done = run("record", study / "study.json", given=json.dumps({"command": "", "study": values}))
     assert re.search("'time_nothin' .*'time_nothing'", done.stderr)
 
 
@@ -95,22 +95,15 @@ def test_every_kind_has_a_section_in_the_schema_and_a_description():
     assert all(section["description"] for section in properties.values())
 
 
-def test_chunks_are_tuned_for_the_steps_that_are_timed(values):
-    values["speed"] = {key: part for key, part in SPEED.items() if key != "time_step"}
-    with refused(UserError, "tune_chunk", "time_step"):
-        grid.expand(values)
-
-
 def folders_of(values):
     return {s.kind: s.folder for s in sweeps.expand(grid.expand(values).study).values()}
 
 
-def test_another_model_or_other_tokens_are_another_sweep_with_chunks_of_its_own(values, planned):
+def test_another_model_or_other_tokens_are_another_sweep(values, planned):
     folders = {planned["time_step"].folder}
     for tokens in (64, 128):
-        values["speed"] = SPEED | {"time_step": SPEED["time_step"] | {"tokens": tokens}}
+        values["speed"] = SPEED | {"time_step": [SPEED["time_step"][0] | {"tokens": tokens}]}
         made = folders_of(values)
-        assert made["tune_chunk"] == made["time_step"].replace("time_step/", "tune_chunk/")
         assert made["time_decode"] == planned["time_decode"].folder
         folders.add(made["time_step"])
     assert len(folders) == 3

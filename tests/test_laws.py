@@ -5,7 +5,7 @@ import shutil
 
 import law_study
 import pytest
-from conftest import ROOT, STUDY, sentence
+from conftest import STUDY, sentence
 from test_store import header, log, record, validation
 
 from lmscaling import figures, registry
@@ -24,7 +24,6 @@ from lmscaling.report import comparisons, laws
 from lmscaling.store import build as store
 
 FIGURES = [name for name in registry.figures() if figures.load(name).SECTION == "laws"]
-PUBLISHED = ROOT / "results" / "published"
 
 
 def build(folder, **axes):
@@ -54,14 +53,6 @@ def seeded(tmp_path_factory):
 @pytest.fixture(scope="module")
 def seeded_tables(seeded):
     return tables(seeded)
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("results") / "published"
-    shutil.copytree(PUBLISHED, folder)
-    store.build(folder)
-    return folder
 
 
 def tables(folder):
@@ -190,8 +181,8 @@ def test_a_panel_shows_the_schedule_with_more_points_and_of_equals_the_decayed_o
     assert points.fullest(fewer)["measured", "linear", 1024].schedule == "constant"
 
 
-def test_published_points_pass_the_shares_of_a_day_or_end_and_have_no_surface(published):
-    for p in known(published):
+def test_published_points_pass_the_shares_of_a_day_or_end_and_have_no_surface(published_study):
+    for p in known(published_study):
         assert (p.schedule, p.split) == ("unknown", "train")
         assert p.flops
         assert p.flops > 6 * p.params * p.tokens
@@ -199,7 +190,7 @@ def test_published_points_pass_the_shares_of_a_day_or_end_and_have_no_surface(pu
             assert p.hours == pytest.approx(24 * p.share)
         else:
             assert 14.9 < p.hours < 24
-    groups = points.groups(known(published), "attention", "context")
+    groups = points.groups(known(published_study), "attention", "context")
     kept, runs = paired_losses.comparable(groups["published", "unknown", "softmax", 65536], 0.01)
     assert {p.size for p in kept if p.share == 1} == set()  # ended after 15 to 22 hours
     assert {run.share for run in runs} == {1}
@@ -207,9 +198,9 @@ def test_published_points_pass_the_shares_of_a_day_or_end_and_have_no_surface(pu
     sentence("points", description)
     laws_of = [loss_surface.fit_group(group) for group in groups.values()]
     assert {(law.status, law.estimate) for law in laws_of} == {("schedule", None)}
-    best = context_law.fit_groups(points.groups(known(published), "attention", "size"))
+    best = context_law.fit_groups(points.groups(known(published_study), "attention", "size"))
     assert {(law.status, law.at) for law in best.values()} == {("unknown_schedule", None)}
-    made = tables(published)
+    made = tables(published_study)
     assert "" not in {row["FLOPs (ratio)"] for row in records(made["multipliers"])}
     assert {r["budget"] for r in records(made["best_sizes"])} == {"all, hours"}
 

@@ -1,6 +1,7 @@
 """The clock and the ledger of a run: what counts, survives kills, and adds up over attempts."""
 
 from contextlib import nullcontext, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,17 +12,17 @@ from hypothesis import strategies as st
 from lmscaling.records.ledger import (
     Entry,
     account,
+    append,
     entries,
     hold,
     is_too_large,
     line,
     reached,
     recent,
-    sick_nodes,
 )
-from lmscaling.train import ledger
-from lmscaling.train.clock import Clock
-from lmscaling.train.ledger import Ledger
+from lmscaling.train import journal
+from lmscaling.train.budget import Clock
+from lmscaling.train.journal import Journal
 
 
 class Time:
@@ -69,7 +70,7 @@ def test_a_clock_runs_from_its_creation_and_leaves_out_a_bracket_that_ends_with_
 def time(monkeypatch):
     """A time that passes when a test says so."""
     now = Time()
-    monkeypatch.setattr(ledger.time, "monotonic", now)
+    monkeypatch.setattr(journal.time, "monotonic", now)
     return now.passes
 
 
@@ -82,6 +83,13 @@ def path(tmp_path_factory):
 def entry(kind, attempt=1, train=0.0, spent=1.0, **values):
     given: Any = {"update": 0} | values
     return Entry(kind=kind, attempt=attempt, train_seconds=train, attempt_seconds=spent, **given)
+
+
+def begun(folder, seconds):
+    """The journal of an attempt, of whose budget so many seconds are spent."""
+    cell = SimpleNamespace(run="run", gpus=0)
+    budget: Any = SimpleNamespace(cell=cell, seconds=seconds)
+    return Journal(folder / "scratch" / "run", budget, 1.0, {})
 
 
 seconds = st.floats(0, 1e6)
@@ -115,12 +123,9 @@ def test_a_ledger_cut_at_any_byte_has_its_complete_entries(path, made, data):
 @given(written, written)
 def test_an_attempt_after_a_cut_line_adds_whole_ones(path, made, more):
     path.write_bytes(b"".join(map(line, made))[:-3])
-    with Ledger(path.parent, 7) as book:
-        for one in more:
-            book.write(one.kind, one.update, one.train_seconds)
-    found = entries(path)
-    assert found[: len(made[:-1])] == made[:-1]
-    assert [(e.attempt, e.update) for e in found[len(made[:-1]) :]] == [(7, e.update) for e in more]
+    for one in more:
+        append(path, one)
+    assert entries(path) == [*made[:-1], *more]
     assert b"\n\n" not in path.read_bytes()
 
 
@@ -142,7 +147,6 @@ def test_a_tail_that_was_written_twice_changes_no_account(path, made):
     path.write_bytes(b"".join(map(line, [*made, made[-1]])))
     assert account(entries(path)) == account(made)
     assert reached(entries(path)) == reached(made)
-    assert sick_nodes(entries(path)) == sick_nodes(made)
 
 
 attempt = st.tuples(st.floats(0, 100), st.lists(st.floats(0, 100), max_size=4), st.integers(0, 4))
@@ -178,39 +182,37 @@ def test_what_is_lost_follows_from_where_the_next_attempt_begins():
 
 
 def test_entries_say_how_long_the_attempt_runs(tmp_path, time):
-    with Ledger(tmp_path, 3) as book:
-        time(2)
-        book.write("begin", 40, 7.5)
-        assert book.branch_end() is None
-        time(5)
-        book.write("checkpoint", 50, 9.5)
-        time(1)
-        book.write("branch", 50, 9.5, end=80)
-        assert book.branch_end() == 80
-    first, second, third = entries(tmp_path / "ledger.jsonl")
-    assert (first.kind, first.attempt, first.update, first.train_seconds) == ("begin", 3, 40, 7.5)
+    begun(tmp_path, 0.0).close()
+    book = begun(tmp_path, 9.5)
+    time(2)
+    book.note("begin", 40, train_seconds=7.5)
+    time(5)
+    book.note("checkpoint", 50)
+    time(1)
+    book.note("branch", 50, end=80)
+    first, second, third = book.entries
+    assert (first.kind, first.attempt, first.update, first.train_seconds) == ("begin", 2, 40, 7.5)
+    assert (second.train_seconds, third.train_seconds) == (9.5, 9.5)
     assert [e.attempt_seconds for e in (first, second, third)] == [2, 7, 8]
     assert [e.end for e in (first, second, third)] == [None, None, 80]
-    with pytest.raises(ValueError, match="closed"):
-        book.write("beat", 51, 10.0)
 
 
 def test_a_beat_is_written_ten_seconds_after_the_last_entry_and_not_before(tmp_path, time):
-    with Ledger(tmp_path, 1) as book:
-        time(9.9)
-        book.beat(1, 1.0)
-        assert entries(book.path) == []
-        time(0.1)
-        book.beat(2, 2.0)
-        time(9.9)
-        book.beat(3, 3.0)
-        book.write("checkpoint", 3, 3.0)
-        time(9.9)
-        book.beat(4, 4.0)
-        assert [(e.kind, e.update) for e in entries(book.path)] == [("beat", 2), ("checkpoint", 3)]
-        time(0.1)
-        book.beat(5, 5.0)
-        assert len(entries(book.path)) == 3
+    book = begun(tmp_path, 1.0)
+
+    def after(seconds, update):
+        time(seconds)
+        book.beat(update)
+
+    after(9.9, 1)
+    assert book.entries == []
+    after(0.1, 2)
+    after(9.9, 3)
+    book.note("checkpoint", 3)
+    after(9.9, 4)
+    assert [(e.kind, e.update) for e in book.entries] == [("beat", 2), ("checkpoint", 3)]
+    after(0.1, 5)
+    assert len(book.entries) == 3
 
 
 def test_lines_that_are_no_entry_are_left_out_and_a_damaged_one_is_named(tmp_path, capsys):
@@ -272,11 +274,3 @@ def test_a_model_is_too_large_if_memory_ended_twice_before_any_update():
     assert not is_too_large(full[:2])
     assert not is_too_large(attempts("failed", "failed", fault="device"))
     assert not is_too_large([*full, entry("beat", 3, update=1)])
-
-
-def test_nodes_on_which_a_run_failed_are_known_until_its_next_checkpoint():
-    first = attempts("failed", fault="device", host="node7")
-    assert sick_nodes(first) == ["node7"]
-    assert sick_nodes(attempts("failed", fault="disk", host="node7")) == []
-    assert sick_nodes(attempts("failed", fault="device", host="a b;rm")) == []
-    assert sick_nodes([*first, entry("checkpoint", 2, update=9)]) == []

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import re
 import shlex
@@ -14,17 +15,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, calibration, sentence
+from conftest import ROOT, sentence
 from product import leave
 from test_store import record
 
 from lmscaling import __version__, cli, files, registry
+from lmscaling.cli.verb import VERBS
 from lmscaling.config import sweeps
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
-from lmscaling.train.ledger import Ledger
 
-VERBS = [verb for group in cli.GROUPS for verb in import_module(f"lmscaling.cli.{group}").VERBS]
+for group in cli.GROUPS:
+    import_module(f"lmscaling.cli.{group}")
 
 
 def lmscaling(*arguments, **options):
@@ -55,7 +57,7 @@ def typed(tmp_path, monkeypatch, capsys):
     return run
 
 
-TRAIN = ["--manifest", "m", "--scratch", "s", "--record", "r"]
+TRAIN = ["--manifest", "m", "--scratch", "s", "--out", "r"]
 MISTAKES = [
     (["train", "no.json", *TRAIN], ["no.json"]),
     (["figures", "results/nothing"], ["study.json"]),
@@ -70,7 +72,7 @@ MISTAKES = [
     (["export"], ["run, folder", "export"]),
     (["check"], ["WHAT", "check"]),
     (["tokenize", "train-00000-00000", "o"], ["JSON"]),
-    (["study", "s.json"], ["JSON"]),
+    (["record", "s.json"], ["JSON"]),
 ]
 
 
@@ -90,16 +92,19 @@ def test_the_help_lists_what_people_type_before_what_the_workflow_types(typed, m
     text = typed("--help").out
     assert text == typed().out
     assert max(map(len, text.splitlines())) <= 100
-    parts = text.split("what you type:")[1].split("options:")[0].split("what the workflow types:")
-    listed = [set(re.findall(r"^  (\w\S*(?: \w+)?)  ", part, re.MULTILINE)) for part in parts]
-    assert {"plan", "status", "doctor", "reset", "figures", "export", "check attention"} < listed[0]
-    assert {"train", "tokenize", "build-store", "check cell", "time_step"} < listed[1]
+    listed = re.findall(r"^    (\w\S*)", text.split("VERB\n")[1], re.MULTILINE)
+    verbs = {verb.name: verb for verb in VERBS}
+    by_people = [name in ("check", "verify") or not verbs[name].by_workflow
+                 for name in listed]  # fmt: skip
+    assert by_people == sorted(by_people, reverse=True)
+    assert {"plan", "status", "doctor", "reset", "train", "build-store", "time_step"} < {*listed}
+    assert not verbs["check attention"].by_workflow
     rules = " ".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
     for verb in VERBS:
-        assert verb.name.split()[0] in text
+        assert verb.name.split()[0] in listed
         assert verb.summary in " ".join(typed(*verb.name.split(), "--help").out.split())
-        if verb.by_workflow and verb.name not in {*sweeps.KINDS, "fork"}:  # forks.py starts it
-            assert f"lmscaling {verb.name} " in rules, verb.name
+        if verb.by_workflow and verb.name not in sweeps.KINDS:
+            assert re.search(rf'lmscaling {verb.name} |verb="{verb.name}"', rules), verb.name
 
 
 def test_the_version_names_what_is_installed_and_imports_none_of_it():
@@ -184,8 +189,12 @@ def test_reset_of_a_trunk_takes_its_branches_with_it(results, typed, cell):
     for made in (cell, branch, other):
         leave(results / "c" / "cells" / f"{made.run}.json", made.to_json())
         (results / "c" / "runs" / made.run).mkdir(parents=True)
+    copies = [results / "c" / "runs" / f"{made.run}-branches-1.json" for made in (cell, other)]
+    for path, run in zip(copies, (branch.run, other.run), strict=True):
+        leave(path, json.dumps({run: {}}))
     assert typed("reset", cell.run).code == 0
-    assert runs(results) == {OOM, DONE, OTHER, other.run}
+    assert [path.exists() for path in copies] == [False, True]
+    assert runs(results) - {copies[1].name} == {OOM, DONE, OTHER, other.run}
 
 
 def test_reset_by_status_or_context_takes_every_run_of_both(results, typed, cell):
@@ -216,8 +225,11 @@ def test_reset_lets_a_held_run_go_on_and_keeps_its_checkpoints(results, typed):
     held = results / "a/scratch" / OOM
     (results / "a/runs" / OOM / "run.json").unlink()
     for attempt in (1, 2):
-        with Ledger(held, attempt) as book:
-            book.write("failed", 5, 1.0, reason="KeyError: 'bug'", host="node7")
+        entry = ledger.Entry(
+            kind="failed", attempt=attempt, update=5, train_seconds=1.0, attempt_seconds=1.0,
+            reason="KeyError: 'bug'", host="node7",
+        )  # fmt: skip
+        ledger.append(held / ledger.NAME, entry)
     assert ledger.hold(ledger.entries(held / ledger.NAME))
     said = typed("reset", "--go-on", "--status", "held")
     assert OOM in said.out
@@ -243,18 +255,3 @@ def test_reset_of_nothing_moves_nothing(results, typed):
         assert (said.code, [value for value in named if value not in said.err]) == (1, [])
         sentence("error", said.err.removeprefix("error: ").strip())
     assert not list(results.glob("*/attic"))
-
-
-def test_a_folder_of_the_node_that_is_not_set_is_said(typed, tmp_path, monkeypatch, cell, tokens):
-    monkeypatch.setenv("NODE_DISK", str(tmp_path / "disk"))
-    monkeypatch.delenv("SLURM_TMPDIR", raising=False)
-    (tmp_path / "cell.json").write_text(cell.to_json())
-    calibration(tmp_path, cell)
-    for i, folder in enumerate(("$NODE_DISK/x", "$SLURM_TMPDIR")):
-        said = typed(
-            "train", "cell.json", "--manifest", tokens, "--scratch", f"scratch/{i}", "--record",
-            f"runs/{i}/run.json", "--calibration", "calibration.json", "--node-scratch", folder,
-        )  # fmt: skip
-        assert said.code == 0, said.err
-        assert ("$SLURM_TMPDIR" in said.err) == (folder == "$SLURM_TMPDIR")
-    assert (tmp_path / "disk").is_dir()

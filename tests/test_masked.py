@@ -8,12 +8,13 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 import pytest
 import torch
+from attention_definitions import OURS
 from conftest import calibration, refused, sentence, write_shard
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from lmscaling import attention, registry
+from lmscaling import attention
 from lmscaling.attention import Documents
 from lmscaling.bench.checks import variant
 from lmscaling.config import grid
@@ -22,7 +23,7 @@ from lmscaling.config.cell import Model
 from lmscaling.data import document_positions, shards
 from lmscaling.errors import UserError
 from lmscaling.kernels.rotary import Rotary, unrotated
-from lmscaling.kernels.softmax import flash
+from lmscaling.kernels.softmax import _pytorch, forms
 from lmscaling.model import gpt as gpt_module
 from lmscaling.model.gpt import GPT
 from lmscaling.train import calibrate
@@ -30,7 +31,7 @@ from lmscaling.train.run import train
 
 END = 256  # the last token of the vocabulary, which begins a document
 T = 40  # tokens of a row: two chunks of 16 tokens and a part of one
-MODELS = [*registry.attentions(), "linear.softmax"]
+MODELS = [*OURS, "linear.softmax"]
 STARTS = [[16, 32], [8, 24], [1, 17, 18, 31], [13, 39], [10, 11, 12], [], [20]]
 """Documents on the edges of chunks, off them, one after another, and a row that is one."""
 
@@ -88,7 +89,7 @@ def test_documents_of_a_row_are_computed_as_each_alone(masked, attention, positi
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * b.abs().max().item())
 
 
-@pytest.mark.parametrize("name", registry.attentions())
+@pytest.mark.parametrize("name", OURS)
 def test_one_document_in_each_row_gives_the_bits_of_mixed_documents(masked, name):
     (x, y), both = batch([[], []]), (masked(name, documents=d) for d in ("masked", "mixed"))
     found = ([gpt(x), *gradients(gpt, x, y)] for gpt in both)
@@ -157,11 +158,11 @@ def test_flash_attention_gets_the_bounds_of_the_documents(rotate, monkeypatch):
         assert window_size == (-1, 0)  # causal
         lengths = bounds.diff().tolist()
         parts = zip(*(x.split(lengths) for x in (q, k, v)), strict=True)
-        return torch.cat([flash.attend(*(x[None] for x in part))[0] for part in parts])
+        return torch.cat([forms.flash(*(x[None] for x in part))[0] for part in parts])
 
     expected = softmax.forward_documents(x, documents)
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen)
-    monkeypatch.setattr(flash, "is_forced", lambda x: True)
+    monkeypatch.setattr(_pytorch, "is_forced", lambda x: True)
     torch.testing.assert_close(softmax.forward_documents(x, documents), expected)
     assert len(calls) == 1
 

@@ -11,8 +11,9 @@ from speed_points import point as measured_point
 from speed_points import write
 from torch import nn
 
-from lmscaling import attention, kernels
-from lmscaling.bench import clock, copy_task, decode, layer, memory, sweep, training_step
+from lmscaling import attention, kernels, registry
+from lmscaling.bench import clock, layer, memory, sweep, training_step
+from lmscaling.bench.kinds import time_decode
 from lmscaling.bench.memory import Memory
 from lmscaling.config import grid, sweeps
 from lmscaling.config.cell import Cell, Model
@@ -48,7 +49,7 @@ def heads(tiny: Sweep) -> Sweep:
 def test_every_implementation_has_the_loss_of_the_model_and_its_layer_is_timed(tiny, kind):
     x, y = torch.randint(20, (2, 2, 24), generator=torch.Generator().manual_seed(0))
     expected = training_step.Step(tiny, point(kind)).gpt.loss(x, y)
-    for name in kernels.names(kind):
+    for name in registry.implementations_of(kind):
         made = training_step.Step(tiny, point(kind, name))
         torch.testing.assert_close(made.gpt.loss(x, y), expected)
         assert {b.get_submodule("attention").implementation for b in made.gpt.blocks} == {name}
@@ -82,10 +83,7 @@ def test_a_measured_step_is_a_step_of_training(tiny, monkeypatch):
 
 @pytest.mark.parametrize(("measure", "what", "named"), [
     (training_step.measure, point("linear", "chunkd"), ["'chunkd'", "'chunked'"]),
-    (decode.measure, point("linear", "chunkd"), ["'chunkd'", "'chunked'"]),
-    (training_step.measure, point("softmax", "flash", chunk=8), ["tune_chunk"]),
-    (training_step.measure, point("linear", "state_parallel", chunk=8), ["tune_chunk"]),
-    (copy_task.measure, point("linear", context=1), ["context of 1"]),
+    (time_decode.measure, point("linear", "chunkd"), ["'chunkd'", "'chunked'"]),
 ])  # fmt: skip
 def test_a_point_that_cannot_be_is_refused(tiny, measure, what, named):
     with refused(UserError, *named):
@@ -126,7 +124,7 @@ def test_a_token_is_sampled_behind_a_cache_that_a_forward_pass_has_filled(
     watched = lambda gpt, x, states: given.append(x) or prefill(gpt, x, states)  # noqa: E731
     monkeypatch.setattr(GPT, "prefill", watched)
     gpt = GPT(replace(tiny.cell, attention=name, position=position, context=25))
-    x_B, states = decode.filled(gpt, 3, 24)
+    x_B, states = time_decode.filled(gpt, 3, 24)
     (x_BT,) = given
     assert x_BT.shape == (3, 24)
     assert x_BT.unique().numel() > 10
@@ -134,7 +132,7 @@ def test_a_token_is_sampled_behind_a_cache_that_a_forward_pass_has_filled(
     logits_BV, _ = gpt.decode_step(x_B, states)
     whole = gpt(torch.cat((x_BT, x_B.unsqueeze(1)), 1))[:, -1]
     torch.testing.assert_close(logits_BV, whole, rtol=1e-3, atol=1e-4)
-    outcome = decode.measure(tiny, point(name, batch=2))
+    outcome = time_decode.measure(tiny, point(name, batch=2))
     assert (outcome.dtype, outcome.chunk, outcome.repeats) == ("float32", None, 3)
 
 
@@ -152,20 +150,6 @@ def test_a_layer_gets_views_of_one_projection_and_returns_one_gradient():
     assert len({x.untyped_storage().data_ptr() for x in qkv}) == 1
     assert gradient.shape == (2, 5, 3, 3, 4)
     assert (options, none) == (("softplus", True), ())
-
-
-def test_a_sequence_is_repeated_behind_a_separator_and_a_step_of_it_is_timed(tiny):
-    for context in (2, 3, 8, 9):
-        x, y = copy_task.sequences(50, context, 4, torch.Generator().manual_seed(0))
-        n = context // 2
-        assert x.shape == y.shape == (50, context)
-        assert torch.equal(x[:, 1:], y[:, :-1])
-        assert torch.equal(y[:, -n:], x[:, context - 2 * n : context - n])
-        assert (x[:, context - n] == 0).all()
-        assert set(y[:, -n:].unique().tolist()) == {1, 2, 3, 4}
-    shape = Model(n_layer=1, n_head=2, d_model=32, vocab_size=5)
-    task = replace(tiny, kind="copy_task", cell=replace(tiny.cell, model=shape, lr=3e-3))
-    assert copy_task.measure(task, point("linear", context=8, batch=4)).repeats == 3
 
 
 @pytest.mark.skipif(not memory.PROCESS.is_dir(), reason="the system does not say what is resident")
@@ -194,6 +178,33 @@ def test_repeats_go_on_for_so_long_but_never_too_often(measured):
         assert len(calls) == expected + timing.warm_up
 
 
+@pytest.mark.parametrize("name", ["flash", "no_flash", "cudnn"])
+def test_without_a_mask_each_token_sees_all_others(name):
+    q, k, v = torch.rand(3, 2, 9, 2, 4)
+    weights = {"linear": torch.einsum("bthk,bshk->bths", q, k)}
+    weights["softmax"] = (weights["linear"] / 2).exp()
+    for kind, w in weights.items():
+        exact = torch.einsum("bths,bshv->bthv", w / w.sum(-1, keepdim=True), v)
+        found = kernels.load("softmax", name)(q, k, v, causal=False)
+        found = found if kind == "softmax" else layer.unmasked(q, k, v, "identity", True)
+        torch.testing.assert_close(found, exact)
+
+
+def test_a_layer_is_measured_without_a_mask_and_exactly_so_often(values):
+    preset = {
+        "name": "one", "n_head": 1, "d_head": 16, "batch": 1, "passes": ["unmasked forward"],
+        "contexts": [8], "implementations": ["softmax/flash", "elu/chunked"], "repeats": 7,
+    }  # fmt: skip
+    values["speed"] = {"timeout_seconds": 20, "repeats": 3, "target_seconds": 1e-4}
+    values["speed"]["time_layer"] = [preset | {"exactly": True}]
+    (one,) = sweeps.expand(grid.expand(values).study).values()
+    assert [layer.measure(one, each).repeats for each in one.points] == [7, 7]
+    preset["implementations"] += ["gated/chunked"]
+    with refused(UserError, "one", "unmasked forward", "gated/chunked"):
+        values["speed"]["time_layer"] = [preset]
+        grid.expand(values)
+
+
 def test_a_layer_of_a_library_that_is_not_installed_is_a_record(values, tmp_path, monkeypatch):
     monkeypatch.setattr(layer.peers, "installed", dict)
     preset = {
@@ -204,7 +215,7 @@ def test_a_layer_of_a_library_that_is_not_installed_is_a_record(values, tmp_path
     values["speed"]["time_layer"] = [preset]
     (one,) = sweeps.expand(grid.expand(values).study).values()
     write_json(tmp_path / "sweep.json", dump(one))
-    sweep.measure(tmp_path / "sweep.json", "time_layer", tmp_path / "out", None)
+    sweep.measure(tmp_path / "sweep.json", "time_layer", tmp_path / "out")
     (path,) = (path for path in (tmp_path / "out").glob("*.json") if path.name != "sweep.json")
     row = json.loads(path.read_text())
     assert row["status"] == "failed"

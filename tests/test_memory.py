@@ -3,10 +3,12 @@
 import csv
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from conftest import ROOT
+from lightning.pytorch import LightningModule
 from torch import distributed
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -21,8 +23,9 @@ from lmscaling.kernels.rotary import unrotated
 from lmscaling.model import gpt, optimizer
 from lmscaling.model.gpt import GPT, Block
 from lmscaling.plan import estimate
-from lmscaling.plan.throughput.facts import METHODS
-from lmscaling.train import parallel
+from lmscaling.plan.throughput.timed_steps import METHODS
+from lmscaling.train.checkpoint import SafetensorsIO
+from lmscaling.train.trainer import trainer
 
 SHAPES = {124: (12, 12, 768), 355: (24, 16, 1024), 774: (36, 20, 1280), 1558: (48, 25, 1600)}
 SIZES = {
@@ -50,6 +53,25 @@ class Allocated(TorchDispatchMode):
         return sum(size for storage, size in self.made.values() if not storage.expired())
 
 
+class Loss(LightningModule):
+    """The loss of a model, as a forward pass."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x_BT, y_BT):
+        return self.model.loss(x_BT, y_BT)
+
+
+def shared(cell, model):
+    """The loss of a model, wrapped as the trainer of several ranks wraps it."""
+    strategy: Any = trainer(cell, 2, SafetensorsIO(), []).strategy
+    strategy.connect(Loss(model))
+    strategy.configure_ddp()
+    return strategy.model
+
+
 def train(rank, cell, folder):
     """Three updates of two micro-batches; writes the bytes a parameter that exist in the last
     update when the gradients of its first micro-batch do."""
@@ -66,19 +88,16 @@ def held(cell, keep):
     tokens = torch.zeros(1, cell.context, dtype=torch.int64)
     with Allocated() as allocated:
         model = GPT(cell)
-        adamw, loss = optimizer.build(model, cell), parallel.shared_loss(model)
+        adamw, loss = optimizer.build(model, cell), shared(cell, model)
         each = 0.0
         for _ in range(3):
             with torch.autocast("cpu", torch.bfloat16):
-                with parallel.accumulating(loss):
+                with loss.no_sync():
                     loss(tokens, tokens).backward()
                 each = allocated.bytes() / sum(p.numel() for p in model.parameters())
                 loss(tokens, tokens).backward()
             adamw.step()
-            if keep:
-                parallel.clear_gradients(model, shared=True)
-            else:
-                model.zero_grad(set_to_none=True)
+            model.zero_grad(set_to_none=not keep)
     return each
 
 
@@ -101,8 +120,12 @@ def test_a_block_among_ranks_stays_one_graph(cell):
     torch.compiler.reset()
     next(model._each_block()).compile(backend=counter, dynamic=False)
     tokens = torch.zeros(1, cell.context, dtype=torch.int64)
-    with parallel.world_of_one(torch.device("cpu")):
-        parallel.shared_loss(model)(tokens, tokens).backward()
+    store = distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        shared(cell, model)(tokens, tokens).backward()
+    finally:
+        distributed.destroy_process_group()
     assert counter.frame_count == 1
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from attention_definitions import OURS
 from conftest import refused
 from torch import nn
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 
-from lmscaling import registry
 from lmscaling.config import devices, grid
 from lmscaling.config.attention_row import Layer
 from lmscaling.config.cell import Model
@@ -127,7 +127,7 @@ def test_compiled_blocks_of_an_attention_are_one_graph_and_give_the_same_numbers
 
 @pytest.mark.parametrize(
     ("attention", "position", "batch"),
-    zip(registry.attentions(), ["learned", "rope", "none"] * 9, [3, 1] * 9, strict=False),
+    zip(OURS, ["learned", "rope", "none"] * 9, [3, 1] * 9, strict=False),
 )
 def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
     build, attention, position, batch, monkeypatch

@@ -81,12 +81,10 @@ def test_what_is_worse_or_not_in_the_table_is_said():
 
 
 def test_plans_without_measurements_are_those_that_compile_well():
-    """One stage where two cannot be pipelined, or compute features twice."""
-    blackwell, hopper = (configured(n, torch.bfloat16, SHAPE) for n in (100, 90))
-    four = (blackwell.forward, blackwell.backward_q, blackwell.backward_kv, blackwell.sums)
-    assert {config.stages for config in (*four, hopper.backward_kv)} == {1}
-    assert {r.loop_mufu for r in rows("sm_90", "chunked_backward_kv_bf16_64")} == {96}
-    # The backward pass in one kernel: of 64 tokens, each of 128 threads computes 64 features and
+    """One stage where two cannot be pipelined."""
+    blackwell = configured(100, torch.bfloat16, SHAPE)
+    assert {c.stages for c in (blackwell.forward, blackwell.backward)} == {1}
+    # The backward pass: of 64 tokens, each of 128 threads computes 64 features and
     # 64 slopes, once, and hardly spills.
     on_hopper, other = (rows(sm, "chunked_backward_bf16_64") for sm in ("sm_90", "sm_100"))
     assert len(on_hopper) == 3
@@ -96,10 +94,9 @@ def test_plans_without_measurements_are_those_that_compile_well():
 
 def test_gated_attentions_on_hopper_have_chunks_that_warpgroups_multiply():
     gated = replace(SHAPE, key=32, gate="head")
-    plan = configured(90, torch.bfloat16, gated).in_one_pass()
-    assert (plan.forward.chunk, plan.backward.chunk) == (64, 64)
-    assert configured(90, torch.bfloat16, replace(gated, key=64)).backward.chunk == 32
-    assert configured(80, torch.bfloat16, gated).backward.chunk == 32
+    assert configured(90, torch.bfloat16, gated).chunk == 64
+    assert configured(90, torch.bfloat16, replace(gated, key=64)).chunk == 32
+    assert configured(80, torch.bfloat16, gated).chunk == 32
     kernels = (f"chunked_backward_bf16_64_{name}" for name in ("mamba2", "retention"))
     stacks = [row.stack_bytes for row in rows("sm_90", *kernels)]
     assert len(stacks) == 6
@@ -125,11 +122,11 @@ def test_a_device_gets_the_plan_of_its_architecture(monkeypatch):
     given: Any = SimpleNamespace(
         is_cuda=True, device="cuda", dtype=torch.bfloat16, shape=(1, 2048, 3 * 64 * 12)
     )
-    assert plans.choose(given, SHAPE) == configured(90, torch.bfloat16, SHAPE, 4).in_one_pass()
+    assert plans.choose(given, SHAPE) == configured(90, torch.bfloat16, SHAPE, 4)
     assert [segments(1, T, 132) for T in (1, 1023, 1024, 2048)] == [1, 1, 2, 4]  # 512 at least
     monkeypatch.setattr(torch.version, "hip", "6.3")  # no AMD device is taken for Hopper
     amd = plans.numbered(9, 4)
-    assert configured(amd, torch.float32, SHAPE).forward == plans.SAFE
+    assert configured(amd, torch.float32, SHAPE) == plans.SAFE
     assert configured(amd, torch.bfloat16, SHAPE) == configured(80, torch.bfloat16, SHAPE)
 
 

@@ -3,11 +3,10 @@
 import copy
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
-from conftest import ROOT, STUDY, sentence
+from conftest import STUDY, sentence
 from pandas import DataFrame
 from test_figures import LOSSES, NAMES, finish
 from test_store import ask, evaluated, evaluation, log
@@ -15,7 +14,7 @@ from test_store import ask, evaluated, evaluation, log
 from lmscaling import figures
 from lmscaling.config import study_file
 from lmscaling.config.datasets import Tokenizer
-from lmscaling.data import document_positions, sources
+from lmscaling.data import document_positions, documents
 from lmscaling.data.vocabulary import encoding
 from lmscaling.figures.shared import own_context, style
 from lmscaling.store import build as store
@@ -120,10 +119,8 @@ def test_shares_are_said_at_contexts_of_the_figure(db, contexts, dataset, expect
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("git") / "published"
-    store.build(shutil.copytree(ROOT / "results" / "published", folder))
-    with store.connect(folder / "store") as db:
+def published(published_study):
+    with store.connect(published_study / "store") as db:
         yield db
 
 
@@ -153,7 +150,7 @@ def test_the_sample_of_c4_agrees_with_documents_that_are_here(published, real_da
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
     encoder = encoding(Tokenizer(encoding="gpt2", vocab_size=50257))
     paths = sorted((real_data / "c4").glob("*.json.gz"))
-    texts = [text for path in paths for text in sources.read_records(path, "text").texts]
+    texts = [text for path in paths for text in documents.of_records(str(path), "text").texts]
     lengths = [1 + len(encoder.encode_ordinary(text)) for text in texts]
 
     def shares(lengths):

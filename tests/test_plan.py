@@ -136,21 +136,23 @@ def test_a_device_has_its_dense_peak_and_its_memory_and_a_share_of_it_neither():
 DAY = 86_400.0
 JOBS = [
     # Seconds that are left, None for a budget that is no time, and hours of the longest job; its
-    # minutes are a quarter more and an hour, then the number of jobs, and seconds until one stops.
-    (None, 100, 48 * 60, 1, 48 * 3600 - 600), (None, 24, 1440, 3, DAY - 600),
-    (None, 10, 600, 7, 36_000 - 600), (None, 2, 120, 36, 7200 - 600),
-    (None, 1, 60, 82, 3600 - 360), (None, 0.1, 6, 1200, 360 - 36),
-    (DAY, 48, 1860, 1, 1860 * 60 - 600), (DAY, 24, 1440, 2, DAY - 600),
-    (DAY, 12, 720, 3, DAY / 2 - 600), (8640, 24, 240, 1, 240 * 60 - 600),
-    (3600, 24, 135, 1, 135 * 60 - 600), (1800, 48, 98, 1, 98 * 60 - 600),
-    (10, 48, 61, 1, 61 * 60 - 600), (0, 24, 60, 1, 3600 - 600), (30, 20 / 3600, 1, 4, 18),
-    (400, 1000 / 3600, 17, 1, 900), (401, 1000 / 3600, 17, 2, 900),  # 100 spare, 400 to start
+    # minutes are a quarter more and an hour, then seconds until one stops.
+    (None, 100, 48 * 60, 48 * 3600 - 600), (None, 24, 1440, DAY - 600),
+    (None, 10, 600, 36_000 - 600), (None, 2, 120, 7200 - 600),
+    (None, 1, 60, 3600 - 360), (None, 0.1, 6, 360 - 36),
+    (DAY, 48, 1860, 1860 * 60 - 600), (DAY, 24, 1440, DAY - 600),
+    (DAY, 12, 720, DAY / 2 - 600), (8640, 24, 240, 240 * 60 - 600),
+    (3600, 24, 135, 135 * 60 - 600), (1800, 48, 98, 98 * 60 - 600),
+    (10, 48, 61, 61 * 60 - 600), (0, 24, 60, 3600 - 600), (30, 20 / 3600, 1, 18),
+    (400, 1000 / 3600, 17, 900), (401, 1000 / 3600, 17, 900),  # 100 spare, 400 to start
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("seconds", "hours", "minutes", "n_jobs", "stop"), JOBS)
-def test_a_long_budget_has_several_jobs(seconds, hours, minutes, n_jobs, stop):
-    assert (jobs.job_minutes(seconds, hours), jobs.job_count(seconds, hours)) == (minutes, n_jobs)
+@pytest.mark.parametrize(("seconds", "hours", "minutes", "stop"), JOBS)
+def test_a_job_lasts_for_what_is_left_or_as_long_as_the_cluster_allows(
+    seconds, hours, minutes, stop
+):
+    assert jobs.job_minutes(seconds, hours) == minutes
     assert jobs.stop_seconds(seconds, hours) == pytest.approx(stop)
 
 

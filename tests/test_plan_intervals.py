@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import fit_throughput
 import numpy as np
 import pytest
 from conftest import ROOT, refused
@@ -16,10 +17,8 @@ from lmscaling.config.types import dump
 from lmscaling.errors import UserError
 from lmscaling.model import slow_run
 from lmscaling.plan import calibrations, estimate, study_plan, totals
-from lmscaling.plan.throughput import facts
 from lmscaling.plan.throughput.coefficients import shipped
 from lmscaling.plan.throughput.model import NAMES, SPREAD, Timing, pooled, vector
-from lmscaling.plan.throughput.terms import read_work
 
 NAME = "NVIDIA H100"
 H100 = devices.DEVICES[NAME]
@@ -189,7 +188,7 @@ def test_a_finished_run_has_its_own_numbers_and_refits_the_others(tmp_path):
 @pytest.mark.parametrize("place", ["c4", "measured/nvidia-h100"])
 def test_steps_of_the_speed_study_or_of_a_measured_device_refit_predictions(tmp_path, place):
     step = {"sizes": ["355M"], "contexts": [8192], "implementations": ["softmax/flash"]}
-    speed = {"timeout_seconds": 60, "repeats": 3, "target_seconds": 1, "time_step": step}
+    speed = {"timeout_seconds": 60, "repeats": 3, "target_seconds": 1, "time_step": [step]}
     made = laid_out(speed=speed)
     name, results = "softmax-355M-ctx8192-s0", tmp_path / "c4"
     before = by_name(planned(made, results))[name]
@@ -240,21 +239,21 @@ def test_so_is_a_listed_one_of_another_architecture_than_published_times(tmp_pat
 @pytest.mark.parametrize(("source", "target"), [("H100", "A100"), ("A100", "H100")])
 def test_the_wider_interval_covers_one_class_of_devices_predicted_from_the_other(source, target):
     """As if of the target only peak, memory and bandwidth were known; 13 and 29 updates."""
-    rows = list(csv.DictReader(facts.FACTS.open()))
+    rows = list(csv.DictReader(fit_throughput.FACTS.open()))
     stacks, errors = {}, []
     if source == "H100":
-        steps = facts.read_post(ROOT / "results" / "published" / "step_time.csv")
+        steps = fit_throughput.read_post()
         stacks["post"] = [timing for _, timing in steps]
     for row in rows:
         if source in row["device"]:
-            x_K = vector(read_work(row), devices.DEVICES[row["device"]])
+            x_K = vector(fit_throughput.read_work(row), devices.DEVICES[row["device"]])
             stacks.setdefault(row["stack"], []).append(Timing(x_K, float(row["seconds"])))
     known = pooled(stacks.values()).of_unpublished()
     for row in rows:
         if target in row["device"]:
             kind = devices.DEVICES[row["device"]]
             bare = devices.Device(kind.peak_flops, kind.memory_bytes, kind.bandwidth)
-            made = known.predict(vector(read_work(row), bare))
+            made = known.predict(vector(fit_throughput.read_work(row), bare))
             errors.append(abs(math.log(made.seconds / float(row["seconds"]))) / made.sd)
     assert 0.7 <= np.mean(np.array(errors) < 1.2816) <= 1
     assert np.mean(np.array(errors) < 1.96) >= 0.95

@@ -21,7 +21,7 @@ def test_jobs_and_time_of_a_plan_grow_no_faster_than_its_cells():
     (cells, jobs, seconds, _, _), (many, more_jobs, longer, _, megabytes) = (
         map(float, row) for row in rows
     )
-    text = 2 * (64 + 1)  # of training and validation, 64 chunks to fetch and tokenize
+    text = 64 + 1  # chunks of training and validation
     once = jobs - CALIBRATED - 3 * cells - text  # vocabulary, plan, figures and so on
     assert (cells, many) == (288, 1008)
     assert 0 < once < 50

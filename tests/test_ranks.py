@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,12 +17,13 @@ import psutil
 import pytest
 from conftest import calibration, write_tokens
 
+from lmscaling.cli import runs
 from lmscaling.config import grid
 from lmscaling.errors import UserError
 from lmscaling.records.ledger import entries
 from lmscaling.runtime import rank
-from lmscaling.train import checkpoint, in_turn, ranks
-from lmscaling.train.ranks import Others, Rank
+from lmscaling.train import checkpoint
+from lmscaling.train.ranks import Others
 
 pytestmark = pytest.mark.race
 STRIKES = 6
@@ -42,7 +44,7 @@ class Ranks:
         self.places = folder / "cell.json", calibration(folder, self.cell, micro_batch=1)
 
     def start(self, **injection):
-        values = {"checkpoint_seconds": 0, "update": STRIKES, "grace": 5} | injection
+        values = {"checkpoint_seconds": 0, "update": STRIKES} | injection
         places = (*self.places, self.manifest, self.results)
         return forked.start(on_ranks.first, self.said, *places, self.world, values)
 
@@ -101,16 +103,13 @@ def test_no_rank_outlives_rank_0(made):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("fault", ["hang", "SIGSTOP"])
-def test_a_rank_that_hangs_is_named_and_ended_after_a_request_to_stop(made, fault):
-    process = made.start(rank=1, fault=fault)
-    forked.until((made.results / "struck").exists, made.said)
-    os.kill(process.pid, signal.SIGTERM)
-    assert made.until_ended(process) == 1
-    last = entries(made.scratch / "ledger.jsonl")[-1]
-    assert (last.kind, last.fault) == ("failed", "rank")
-    assert last.reason.startswith("rank 1 did")
-    assert last.reason.endswith("for 5 s")
+def test_asked_to_stop_all_ranks_end_when_rank_0_has_written(made):
+    process = made.start(rank=0, fault="SIGTERM", checkpoint_seconds=900, writing=2.0)
+    assert made.until_ended(process) == os.EX_TEMPFAIL
+    assert [path.name for path in checkpoint.paths(made.scratch)] == [
+        checkpoint.path_of(made.scratch, STRIKES).name
+    ]
+    assert "failed" not in {entry.kind for entry in entries(made.scratch / "ledger.jsonl")}
     assert sorted(made.finish()) == list(range(1, 13))
 
 
@@ -162,21 +161,11 @@ def test_two_ranks_killed_at_random_moments_end_as_if_undisturbed(
         assert weights["killed", cell.name] == weights["plain", cell.name]
 
 
-def test_steps_and_marks_are_shared_and_one_rank_needs_no_other(tmp_path, monkeypatch):
-    others = Others(1, tmp_path)
-    alone = Rank(1, False, tmp_path)
-    alone.mark(4)
-    alone.mark(5)
-    assert others.steps.tolist() == [[5, 2]]
+def test_one_rank_needs_no_other(tmp_path):
+    others = Others(1, tmp_path, lambda *_: None)
     assert others.ended() is None
     assert others.blame(5.0) is None
-    assert alone.broadcast(1.0, 2.0) == [1.0, 2.0]
-    alone.agree("anything", "x")
     others.kill()
-    two = ranks.steps(tmp_path, 2)
-    monkeypatch.setenv(rank.RANK, "1")
-    ranks.steps(tmp_path, 2)[1] = 3, 7
-    assert two.tolist() == [[0, 0], [3, 7]]
 
 
 def test_a_process_whose_parent_has_gone_ends_at_once():
@@ -190,8 +179,10 @@ def test_a_process_whose_parent_has_gone_ends_at_once():
 
 def train_in_turn(*given):
     """As the verb does."""
+    names = "cells", "manifest", "scratch", "out", "calibration", "stop_after", "calibrated"
     try:
-        in_turn.train(*given)
+        shown = {"loggers": {}, "progress_bar": False, "profiler": None}
+        runs.train(Namespace(**dict(zip(names, given, strict=True)), **shown))
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
 
@@ -204,8 +195,8 @@ def turn(folder, cell, updates, tokens=3000):
         file.write_text(each.to_json())
     records = [folder / "runs" / each.run / "run.json" for each in cells]
     manifest = write_tokens(folder / "tokens", [tokens], [1000])
-    scratch, way = folder / "scratch" / cells[1].run, calibration(folder, cells[0])
-    given = files, manifest, scratch, records[1], way, None
+    out, way = folder / "runs" / "both.json", calibration(folder, cells[0])
+    given = files, manifest, folder / "scratch", out, way, None, None
     return lambda: forked.start(train_in_turn, folder / "said", *given), records
 
 

@@ -1,6 +1,4 @@
-"""Best learning rates: found with an interval that covers, warned of where unfair, and usable."""
-
-import json
+"""Best learning rates: found with an interval that covers, and warned of where unfair."""
 
 import coverage_rates
 import numpy as np
@@ -10,14 +8,10 @@ from coverage import verdict
 from coverage_rates import Family
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_store import end, header, log, record, validation
 
-from lmscaling.config import grid, lr_law, study_file
+from lmscaling.config import grid
 from lmscaling.errors import UserError
-from lmscaling.fits import lr_law as law_fit
-from lmscaling.fits import lr_optimum
-from lmscaling.report import rates
-from lmscaling.store import build as store
+from lmscaling.fits import lr_law, lr_optimum
 
 SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
 
@@ -138,9 +132,9 @@ def test_a_law_of_rates_comes_back_in_any_unit(sizes, exponent, level, unit):
     """A unit of rates moves the coefficient alone, and two sizes give no interval."""
     n = np.geomspace(1e6, 1e9, sizes)
     noise = np.exp(np.random.default_rng(0).normal(0, 0.1, sizes))
-    exact, noisy = (law_fit.fit(n, np.exp(level) * n**-exponent * by) for by in (1, noise))
+    exact, noisy = (lr_law.fit(n, np.exp(level) * n**-exponent * by) for by in (1, noise))
     assert (exact.coefficient, exact.exponent) == pytest.approx((np.exp(level), exponent))
-    other = law_fit.fit(n, unit * np.exp(level) * n**-exponent * noise)
+    other = lr_law.fit(n, unit * np.exp(level) * n**-exponent * noise)
     assert other.exponent == pytest.approx(noisy.exponent)
     assert other.coefficient == pytest.approx(unit * noisy.coefficient)
     assert (noisy.interval is None) == (sizes == 2)
@@ -153,43 +147,6 @@ def test_the_interval_of_the_exponent_of_a_law_covers_it(sizes):
     assert verdict(coverage_rates.law(sizes, 500)) == "ok"
 
 
-@pytest.fixture
-def swept(tmp_path, values):
-    """A finished study of three sizes: the best rate of softmax is 0.5 N^-0.3, of linear twice."""
-    size = {"n_head": 1, "lr": 2.0**-6}
-    shapes = {"s": (1, 8), "m": (2, 16), "l": (4, 32)}
-    values["sizes"] = {name: size | {"n_layer": n, "d_model": d} for name, (n, d) in shapes.items()}
-    values["axes"] |= {"size": list(shapes), "lr_scale": (2.0 ** np.arange(-4, 6)).tolist()}
-    folder = tmp_path / "sweep"
-    folder.mkdir()
-    (folder / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    for run, cell in study_file.read_record(folder / "study.json").grid.cells.items():
-        n = lr_law.matrices(cell.model.n_layer, cell.model.d_model)
-        best = 0.5 * n**-0.3 * (2 if cell.attention == "linear" else 1)
-        loss = 3 + 0.03 * np.log(cell.lr / best) ** 2
-        record(folder, run, log(header(run), validation(2, loss=loss), end(2)))
-    store.build(folder)
-    return folder
-
-
-def test_a_fitted_law_gives_the_rates_of_another_study(swept, values, tmp_path):
-    path, said = rates.write_law(swept)
-    assert "0.5 N^-0.3" in said
-    values |= {"lr_law": str(path), "study": "large"}
-    values["sizes"]["xl"] = {"n_layer": 8, "n_head": 1, "d_model": 64, "lr": "fitted"}
-    values["axes"] |= {"size": ["xl"], "lr_scale": [1.0]}
-    (tmp_path / "large.yaml").write_text(json.dumps(values))
-    frozen = study_file.read_study([tmp_path / "large.yaml"])
-    true = 0.5 * (12 * 8 * 64**2) ** -0.3
-    expected = {"linear": 2 * true, "softmax": true}
-    assert frozen["sizes"]["xl"]["lr"] == pytest.approx(expected, rel=0.01)
-    named = {c.attention: (c.lr, c.run) for c in grid.expand(frozen).cells.values()}
-    assert named["linear"][0] == frozen["sizes"]["xl"]["lr"]["linear"]
-    path.unlink()  # the record of the study has the numbers
-    again = grid.expand(lr_law.filled(frozen)).cells.values()
-    assert {c.attention: (c.lr, c.run) for c in again} == named
-
-
 def test_rates_by_attention_reach_their_cells(values):
     values["sizes"]["s"]["lr"] = {"softmax": 1e-3, "linear": 2e-3}
     values["axes"]["lr_scale"] = {"linear": [0.5, 1.0]}
@@ -197,28 +154,12 @@ def test_rates_by_attention_reach_their_cells(values):
     assert found == {("softmax", 1.0): 1e-3, ("linear", 0.5): 1e-3, ("linear", 1.0): 2e-3}
 
 
-@pytest.mark.parametrize(("lr", "law", "named"), [
-    ({"softmax": 1e-3}, "", ["sizes.s.lr", "linear"]),
-    ({"softmax": -1, "linear": 1}, "", ["sizes.s.lr.softmax", "-1"]),
-    (-1, "", ["sizes.s.lr", "-1", "1e-12", "10"]),
-    ("fitted", "", ["sizes.s.lr", "fitted", "lr_law"]),
-    ("fitted", "no.json", ["lr_law", "no.json"]),
-    ("fitted", "lr_law.json", ["lr_law.json", "laws.softmax.coefficient", "-1"]),
+@pytest.mark.parametrize(("lr", "named"), [
+    ({"softmax": 1e-3}, ["sizes.s.lr", "linear"]),
+    ({"softmax": -1, "linear": 1}, ["sizes.s.lr.softmax", "-1"]),
+    (-1, ["sizes.s.lr", "-1", "1e-12", "10"]),
 ])  # fmt: skip
-def test_a_rate_that_is_not_there_is_one_sentence(values, tmp_path, monkeypatch, lr, law, named):
-    monkeypatch.chdir(tmp_path)
-    damaged = {"study": "a", "laws": {"softmax": {"coefficient": -1}}}
-    (tmp_path / "lr_law.json").write_text(json.dumps(damaged))
+def test_a_rate_that_is_not_there_is_one_sentence(values, lr, named):
     values["sizes"]["s"]["lr"] = lr
     with refused(UserError, *named):
-        grid.expand(lr_law.filled(values | {"lr_law": law}))
-
-
-def test_a_study_of_one_size_gives_no_law_and_says_why(swept):
-    made = json.loads((swept / "study.json").read_text())
-    made["study"]["axes"]["size"] = ["s"]
-    (swept / "study.json").write_text(json.dumps(made))
-    store.build(swept)
-    with refused(UserError, "softmax", "1", "2"):
-        rates.write_law(swept)
-    assert not (swept / "lr_law.json").exists()
+        grid.expand(values)

@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 
 from lmscaling.config import grid
 from lmscaling.files import read_json
-from lmscaling.model import tensor_file
-from lmscaling.train import checkpoint, loop
+from lmscaling.train import checkpoint
 from lmscaling.train.module import Training
 from lmscaling.train.run import train
 
@@ -111,16 +110,16 @@ def stopped_once(manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stopped")
     cell = next(c for c in grid.expand(STUDY).cells.values() if c.attention == "linear")
     (folder / "cell.json").write_text(replace(cell, budget=f"{UPDATES} updates").to_json())
-    plain = Training.update
+    plain = Training.training_step
 
-    def update(self, slab):
+    def update(self, slab, batch_idx):
         if self.updates + 1 == STOPPED:
             os.kill(os.getpid(), signal.SIGTERM)
-        return plain(self, slab)
+        return plain(self, slab, batch_idx)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(Training, "update", update)
+        patch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(Training, "training_step", update)
         with pytest.raises(SystemExit) as stop:
             train(folder / "cell.json", manifest, folder / "scratch", folder / "run" / "run.json")
     assert stop.value.code == 75
@@ -162,9 +161,9 @@ def cut(path):
 
 def of_another(field, value):
     def change(path):
-        progress, tensors, _ = checkpoint.load(path)
-        changed = {**vars(progress), field: value}
-        tensor_file.write(path, tensors, progress=json.dumps(changed))
+        io, content = checkpoint.SafetensorsIO(), checkpoint.load(path).content
+        io.save_checkpoint(content | {"Text": content["Text"] | {field: value}}, path)
+        io.wait()
 
     return change
 

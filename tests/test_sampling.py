@@ -2,19 +2,18 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
+from attention_definitions import OURS
 from conftest import refused
 from test_evaluate import finish
 from test_main import lmscaling
-from test_train_bpe import given
+from test_tokenizer_file import small
 
-from lmscaling import cli, registry
+from lmscaling import cli
 from lmscaling.config.attention_row import Layer
 from lmscaling.config.cell import Data, Model
-from lmscaling.data import train_bpe
 from lmscaling.errors import UserError
 from lmscaling.evaluate import sampling
 from lmscaling.model import finished_run
@@ -36,7 +35,7 @@ def written(run, prompt="", n=20, temperature=1.0, seed=0):
     return "".join(pieces), said
 
 
-@pytest.mark.parametrize("attention", [*registry.attentions(), "hybrid"])
+@pytest.mark.parametrize("attention", [*OURS, "hybrid"])
 @pytest.mark.parametrize("token_shift", [False, True])
 def test_the_likeliest_tokens_are_those_of_the_parallel_forward_pass(cell, attention, token_shift):
     layers = {"attention": attention, "layers": HYBRID if attention == "hybrid" else ()}
@@ -82,11 +81,12 @@ def test_a_character_of_several_tokens_is_shown_once_it_is_complete(run):
     assert cut == ["", "\N{REPLACEMENT CHARACTER}"]
 
 
-def test_text_of_a_trained_tokenizer_comes_back_from_its_tokens(run, cell, tmp_path):
-    made: dict[str, Any] = {"encoding": "train_bpe", "vocabulary": {"text": "x"}}
-    data = Data(dataset="x", source={}, tokenizer="own", **made)
+def test_text_of_a_tokenizer_file_comes_back_from_its_tokens(run, cell, tmp_path):
+    data = Data(
+        dataset="x", source={}, tokenizer="own", encoding="file", vocabulary={"sha256": "x"}
+    )
     (tmp_path / "vocabulary").mkdir()
-    train_bpe.train(given(tmp_path), tmp_path / "vocabulary" / data.vocabulary_file)
+    small().save(str(tmp_path / "vocabulary" / data.vocabulary_file))
     text = sampling.text_of(run, replace(cell, data=data))
     decode = text.decoder()
     assert "".join(map(decode, text.encode("def é🙂(x):\n"))) == "def é🙂(x):\n"

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lmscaling.config.datasets import Corpus, DatasetRow, Tokenizer
 from lmscaling.config.sequences import of_cell
-from lmscaling.data import sources
+from lmscaling.data.documents import read_shard
 from lmscaling.data.marks import Marks
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
@@ -40,7 +40,7 @@ def recall(**values):
 
 def made(source, split="train"):
     """All sequences of a split with end-of-text, ``[N, T]``."""
-    stream = np.concatenate(list(source.tokens(split, 0, END).blocks))
+    stream = np.concatenate(list(source.tokens(split, END)))
     assert stream[-1] == END
     sequences = stream[:-1].reshape(-1, source.length)
     assert (sequences[:, 0] == END).all()
@@ -192,7 +192,6 @@ def test_a_file_that_is_no_file_of_images_is_refused(images, tmp_path, case):
     (RECALL | {"keys": 200, "values": 100}, "values: 56"),
     (RECALL | {"pairs": [16], "queries": 16}, "pairs 16"),
     (RECALL | {"queries": 2}, "queries: 8"),
-    (RECALL | {"decontaminate": 13}, "decontaminate 13"),
     (COPY | {"block_tokens": 64}, "block_tokens 64"),
     (COPY | {"shuffle": "documents"}, "shuffle documents"),
 ])  # fmt: skip
@@ -224,7 +223,7 @@ def test_a_shard_of_sequences_has_their_tokens_and_no_other_targets_count(tmp_pa
     shard = np.fromfile(tmp_path / "validation-00000.bin", "<u2")
     assert shard[-41:].tolist() == [*made(source, "validation").ravel(), END]
     with refused(UserError, "copy"):
-        sources.read_shard(corpus, "train", 0)
+        read_shard(corpus, "train", 0)
     marks = Marks(row(kind="copy", copied=2), 6)
     counted = marks.counted(np.array([[END, 3, 4, 0, 3, 4], [3, 4, 0, 3, 4, END]], dtype="uint16"))
     assert counted.tolist() == [[END, 3, 4, 0, 3, 4], [-1, -1, -1, 3, 4, -1]]

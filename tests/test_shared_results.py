@@ -11,8 +11,6 @@ from slurm_cluster import Study, eventually, stand_still
 
 pytestmark = [pytest.mark.slurm, pytest.mark.ci]
 
-SHARES = [0.25, 0.5]
-
 
 @pytest.fixture(autouse=True)
 def node(cluster):
@@ -66,17 +64,17 @@ def test_a_late_job_of_another_checkout_leaves_a_finished_record_alone(cluster, 
     stand_still((first, run))
     job = first.lock(run)["job"]
     late = second.start()
-    eventually(second.waiting, "job that waits")
-    assert any({run, job} <= set(re.findall(r"[\w.-]+", x)) for x in second.said().splitlines())
+    waits = [f"afterany:{job}(unfulfilled)|{second.root}"]
+    eventually(lambda: cluster.jobs("%E|%Z", states="PENDING") == waits, "job that waits")
     first.go_on(run)
     record = first.results / "runs" / run / "run.json"
     eventually(record.is_file, "record")
     before = record.stat().st_ino  # Snakemake may touch it
-    shutil.rmtree(first.scratch(run), ignore_errors=True)
     with Looks(record) as seen:
         first.finish(trains)
         second.finish(late)
     assert (seen.wrong, record.stat().st_ino) == (0, before)
+    assert first.record(run)["attempts"] == 1
     text = (second.results / "logs" / "train" / f"{run}.log").read_text()
     sentence("train", next(line for line in text.splitlines() if "stays" in line))
 
@@ -86,7 +84,7 @@ def test_a_record_survives_the_failure_of_a_job_and_its_retry(cluster, tmp_path)
     other = Study(cluster, tmp_path / "y")
     other.finish(other.start())
     (run,) = study.runs
-    snakemake = study.start("--retries", "1", "--", f"results/tiny/runs/{run}/run.json")
+    snakemake = study.start("--retries", "1", "--", f"results/tiny/runs/{run}.json")
     stand_still((study, run))
     job = study.lock(run)["job"]
     folder = study.results / "runs" / run
@@ -101,52 +99,28 @@ def test_a_record_survives_the_failure_of_a_job_and_its_retry(cluster, tmp_path)
     assert seen.wrong == 0
 
 
-def test_jobs_read_the_study_and_the_program_as_they_were_submitted(cluster, tmp_path, closed):
-    study = Study(cluster, tmp_path / "x", branches={"shares": SHARES})
+def test_jobs_read_the_study_as_it_was_planned(cluster, tmp_path, closed):
+    study = Study(cluster, tmp_path / "x")
     snakemake = study.start(partition="closed")
     eventually(study.waiting, "job that waits")
-    texts = {
-        path: path.read_text()
-        for name in ("tiny.yaml", "config/study.yaml", "workflow/Snakefile", "Snakefile")
-        for path in [study.root / name]
-    }
-    for path in texts:
-        path.write_text("half: [saved")
+    path = study.root / "tiny.yaml"
+    path.write_text(path.read_text().replace("budget: 4 updates", "budget: 30 updates"))
     open_partition(cluster, "UP")
     study.finish(snakemake)
-    assert {study.record(run)["status"] for run in study.runs} == {"done"}
-    (copy,) = (study.results / "submitted").iterdir()
-    assert (copy / "src" / "lmscaling" / "workflow" / "runs.py").is_file()
-    for path, text in texts.items():
-        path.write_text(text.replace("budget: 4 updates", "budget: 30 updates"))
+    assert {study.record(run)["updates"] for run in study.runs} == {4}
     study.finish(study.start("-n", "--", "results/tiny/study.json"))
     assert re.search("4 updates.*30 updates", study.said())
 
 
-def test_one_job_trains_the_branches_of_a_trunk(cluster, tmp_path):
-    study = Study(cluster, tmp_path / "x", branches={"shares": SHARES})
-    study.finish(study.start())
-    last = next(run for run in study.branches if f"-b{SHARES[-1]}-" in run)
-    study.finish(study.start("--", f"results/tiny/runs/{last}/run.json"))
-    assert {study.record(run)["status"] for run in study.branches} == {"done"}
-    assert len(re.findall(r"^rule branch:$", study.logged(), re.MULTILINE)) == 1
-
-
-def test_a_job_costs_at_most_2_cpu_seconds_beside_its_command(cluster, tmp_path):
+def test_a_run_that_is_forced_or_deleted_on_slurm_is_trained_again(cluster, tmp_path):
     study = Study(cluster, tmp_path / "x")
+    study.finish(study.start())
     (run,) = study.runs
-    snakemake = study.start(partition="closed")
-    job = eventually(study.waiting, "job that waits")
-    script = cluster.run("scontrol", "write", "batch_script", job, "-")
-    cluster.kill(study.pid)
-    snakemake.wait(60)
-    cluster.run("scancel", job)
-    timed = study.root / "timed.sh"
-    # Of the command of the rule, Slurm's step is the parent and not this shell.
-    (study.root / "job.sh").write_text(script)
-    timed.write_text("#!/bin/bash\nTIMEFORMAT='%U %S'\ntime sh job.sh\n")
-    asked = ["--wait", f"--chdir={study.root}", "--output=timed.txt", "--mem=2G"]
-    cluster.run("sbatch", *asked, "--cpus-per-task=4", str(timed))
-    said = (study.root / "timed.txt").read_text()
-    assert study.record(run)["status"] == "done", said
-    assert sum(map(float, said.split()[-2:])) < 2.0, said
+    first = study.record(run)["started"]
+    study.finish(study.start("-f", "--", *study.targets))
+    second = study.record(run)["started"]
+    (study.root / study.targets[0]).unlink()
+    study.finish(study.start())
+    assert len({first, second, study.record(run)["started"]}) == 3
+    earlier = study.results.glob(f"runs/{run}/earlier/*/run.json")
+    assert {json.loads(path.read_text())["started"] for path in earlier} == {first, second}

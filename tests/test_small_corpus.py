@@ -13,7 +13,7 @@ from test_store import end, header, log, record, update, validation
 from lmscaling import claims, figures
 from lmscaling.claims.small_corpus import ROLES
 from lmscaling.config import grid, new_study, study_file
-from lmscaling.data import sources
+from lmscaling.data.documents import read_shard
 from lmscaling.errors import UserError
 from lmscaling.store import build as store
 
@@ -44,7 +44,7 @@ def test_the_limit_keeps_the_first_files_of_each_split(limited):
         [*grid.expand(limited(f"datasets.small.most_files={n}")).corpora.values()] for n in (3, 6)
     )
     for split in ("train", "validation"):
-        three, six = ([*sources.read_shard(corpus, split, 0).texts] for (corpus,) in (few, more))
+        three, six = ([*read_shard(corpus, split, 0).texts] for (corpus,) in (few, more))
         assert len(three) == 3
         assert six[:3] == three
 

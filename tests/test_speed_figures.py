@@ -17,7 +17,8 @@ from lmscaling import figures, registry
 from lmscaling.figures.shared import speed, style
 from lmscaling.store import build as store
 
-NAMES = [name for name in registry.figures() if "FROM speeds" in figures.load(name).QUERY]
+QUERIES = {name: figures.load(name).QUERY for name in registry.figures()}
+NAMES = [name for name, query in QUERIES.items() if re.search("FROM (speeds|measurements)", query)]
 LAYER = {"size": "article", "passes": "forward", "n_layer": None}
 THEIRS = [
     point(kind, f"{attention}{implementation}", context, context / 1e4)
@@ -30,12 +31,11 @@ THEIRS = [
 MORE = (
     point("time_step", "softmax cudnn", 2048, None, status="failed"),
     point("time_step", "linear chunked", 4096, 1e-9, OTHER_DEVICE),
-    point("tune_chunk", "linear chunked", 8192, None, chunk=16),
+    *(point("time_step", "linear chunked", 8192, None, size="m", chunk=n) for n in (16, 64)),
 )
 ENDED = (
     ("time_step", "softmax flash"), ("time_step", "linear chunked"), ("time_step", "linear state"),
-    ("tune_chunk", "linear chunked"), ("time_decode", "linear"), ("time_layer", "linear chunked"),
-    ("copy_task", "linear"),
+    ("time_decode", "linear"), ("time_layer", "linear chunked"),
 )  # fmt: skip
 
 
@@ -55,7 +55,9 @@ def whole(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
     """The same of points that all ran out of memory."""
-    points = [point(kind, method, 64, None, chunk=16) for kind, method in ENDED]
+    points = [point(kind, method, 64, None) for kind, method in ENDED]
+    points += [point("time_step", "linear chunked", 64, None, chunk=n) for n in (8, 16)]
+    points.append(point("time_step", "linear", 64, None, size="copy"))
     yield from store_of(tmp_path_factory.mktemp("ended"), points, ())
 
 

@@ -16,10 +16,8 @@ from lmscaling.errors import UserError
 from lmscaling.files import write_record
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
-from lmscaling.runtime.console import Cells
-from lmscaling.runtime.job_logs import Failure
 from lmscaling.status import failures, reset, table
-from lmscaling.status.live import Watch
+from lmscaling.status.job_logs import Failure
 
 
 @pytest.fixture
@@ -79,7 +77,7 @@ def every_state(study, values):
     first, second, *_ = (run for run, branch in grid.branches.items() if branch.trunk == done)
     record(study, first, log(header(first, start=1), update(2), end(2)))
     record(study, second, log(header(second)), "no_trunk")
-    row = {"way": "plain PyTorch", "seconds": 1.0, "started": "a"}
+    row = {"way": "linear attention", "seconds": 1.0, "started": "a"}
     wrong = ("H100", "1"), ("H100", "2"), ("B200", "1"), ("B200", "1")
     found = [row | {"key": {"device": device, "torch": torch}, "message": "dv is wrong"}
              for device, torch in wrong]  # fmt: skip
@@ -98,24 +96,6 @@ def test_status_and_failures_read_as_reviewed(every_state, golden, monkeypatch):
     assert "".join("".join(texts).split("\n")).isprintable()
     text = "\n\n".join(texts).replace(lock.this_process().description, "process 1 on node1")
     golden("status.txt", text + "\n")
-
-
-def test_a_watch_counts_cells_and_reads_each_record_once(study):
-    cells = study_file.read_record(study / "study.json").grid.cells
-    before, ended, running, *_ = cells
-    record(study, before, log(header(before), end(2)))
-    watch = Watch(study, cells, {before})
-    assert watch.look() == Cells(1, 6, 1 / 6, [], [])
-    record(study, ended, log(header(ended), end(2)), last_val_loss=2.25)
-    live(study, running, log(header(running), update(2, loss=2.5)))
-    leave(study, running, lock.this_process())
-    name = ended.rpartition("-")[0]
-    seen = watch.look()
-    assert (seen.done, seen.total, seen.share) == (2, 6, 2.5 / 6)
-    assert seen.ended == [(name, "2", "done", "", "2.2500")]
-    assert seen.running == [(running.rpartition("-")[0], "2", "50.0%", "2.5000", "")]
-    (study / "runs" / ended / "run.json").write_text("{")
-    assert watch.look() == seen
 
 
 def test_a_reason_that_many_runs_share_is_said_once_with_the_first_names(study):

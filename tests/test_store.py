@@ -1,7 +1,9 @@
 """Logs become tables: whatever a log went through, no row is invented and none is lost."""
 
+import hashlib
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import duckdb
@@ -60,17 +62,25 @@ def log(*rows):
     return b"".join(map(records.line, rows))
 
 
-@pytest.fixture
-def study(tmp_path, values):
+def write_study(folder, values):
     values["axes"]["context"] = [16, 32]
     values["skip"] = [{"context": 32, "attention": "linear", "reason": "not wanted"}]
-    (tmp_path / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
-    return tmp_path
+    (folder / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
+    return folder
+
+
+@pytest.fixture
+def study(tmp_path, values):
+    return write_study(tmp_path, values)
+
+
+def runs_of(study):
+    return list(study_file.read_record(study / "study.json").grid.cells)
 
 
 @pytest.fixture
 def runs(study):
-    return list(study_file.read_record(study / "study.json").grid.cells)
+    return runs_of(study)
 
 
 def record(study, run, data, status="done", updates=2, **values):
@@ -219,6 +229,27 @@ def test_the_final_loss_is_the_last_validation_at_the_best_rate(study, values):
     assert exported(study, query) == [(pytest.approx(2 / math.log(2) / 4),), (None,)]
 
 
+def test_a_log_that_is_not_the_one_of_its_record_is_named(study, runs, capsys):
+    data = log(header(runs[0]), update(1), update(2))
+    digest = hashlib.sha256(data).hexdigest()
+    record(study, runs[0], data, log_sha256=digest, log_lines=3)
+    record(study, runs[1], data[:-5], log_sha256=digest, log_lines=3)
+    query = "SELECT run, status FROM runs WHERE run IN (SELECT unnest(?::VARCHAR[])) ORDER BY run"
+    found = dict(ask(study, query.replace("?", str(sorted(runs[:2])))))
+    assert found == {runs[0]: "done", runs[1]: "damaged"}
+    assert f"{runs[1]}/log.jsonl is not the log" in capsys.readouterr().err
+
+
+def test_the_record_of_a_run_that_was_copied_into_the_folder_of_another_is_no_second_run(
+    study, runs, capsys
+):
+    record(study, runs[0], log(header(runs[0]), update(1), end(1)))
+    shutil.copytree(study / "runs" / runs[0], study / "runs" / runs[1])
+    found = dict(ask(study, "SELECT run, status FROM runs"))
+    assert found == {runs[0]: "done", runs[1]: "damaged"}
+    assert runs[0] in capsys.readouterr().err
+
+
 def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(study, capsys):
     texts = {"empty": "", "cut": '{"run": "x"', "poor": '{"run": "x"}', "list": "[]", "done": None}
     for run, text in texts.items():
@@ -238,7 +269,7 @@ def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(stud
 
 def test_a_record_with_a_flipped_bit_is_named_and_its_copy_used(study, runs, capsys):
     record(study, runs[0], log(header(runs[0]), update(1), update(2), end(2)))
-    path, spare = (study / of / runs[0] / "run.json" for of in ("runs", "scratch"))
+    path, spare = study / "runs" / runs[0] / "run.json", study / "runs" / f"{runs[0]}.json"
     values = json.loads(path.read_text())
     for each in (path, spare):
         files.write_record(each, values)

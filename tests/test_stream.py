@@ -4,13 +4,9 @@ import errno
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from test_documents import plain, text
 
-from lmscaling.data import local_copies, shards
+from lmscaling.data import shards
 from lmscaling.data import stream as module
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
-from lmscaling.train.module import Updates
+from lmscaling.train.data import Updates
 
 
 @pytest.fixture
@@ -188,10 +184,10 @@ def test_a_manifest_that_does_not_say_all_is_refused_and_positions_alone_need_si
 def test_tokens_above_65536_and_their_positions_reach_the_trainer(tmp_path, cell):
     narrow, end = text([20, 30, 40]), 70_000
     tokens = np.where(narrow == 256, end, narrow + np.uint32(65_536)).astype(np.uint32)
-    write_shard(tmp_path / "train-00000.bin", tokens, end_of_text=end, before=0)
+    write_shard(tmp_path / "train-00000.bin", tokens, end_of_text=end)
     shards.write_manifest(tmp_path / "manifest.json", {"train": 1, "validation": 0})
     stream = Stream(tmp_path / "manifest.json", "train")
-    slab = Updates(stream, cell, done=0, rank=0, world=1)[0]
+    slab = Updates(stream, cell, done=0, rank=0, world=1).share(1)
     assert slab.tolist() == [tokens[:64].tolist(), tokens[1:65].tolist()]
     assert stream.positions(0, stream.read(0, 90)).tolist() == plain(narrow)
 
@@ -208,103 +204,8 @@ def test_the_next_update_is_read_while_the_current_one_is_used(tokens, cell):
     stream = Watched(tokens, "train")
     updates = Updates(stream, cell, done=3, rank=0, world=1)
     slabs = iter(updates)
-    assert next(slabs).equal(updates[0])
+    assert next(slabs).equal(updates.share(4))
     assert began.wait(60)
-    assert next(slabs).equal(updates[1])
-    assert sum(1 for _ in slabs) == len(updates) - 2 == 3699 // 64 - 5
+    assert next(slabs).equal(updates.share(5))
+    assert sum(1 for _ in slabs) == len(updates) - 5 == 3699 // 64 - 5
     assert list(Updates(stream, cell, done=3699 // 64, rank=0, world=1)) == []
-
-
-# Copies on the local disk of a node: the same ids, shared by runs, gone with who made them
-LENGTHS = [500] * 9
-
-
-@pytest.fixture
-def shared(tmp_path):
-    return write_tokens(tmp_path / "shared", LENGTHS, [100])
-
-
-def copies(folder):
-    return sorted(folder.glob("lmscaling-*/*.bin"))
-
-
-def wait_until(is_so):
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def copied(stream, folder):
-    """Shards that have a copy when the last one that is asked for has, as one follows another."""
-    stream.read(0, 10)
-    stream.read(500, 510)  # asks for one more
-    numbers = {f"{shard.sha256}.bin": k for k, shard in enumerate(stream.shards)}
-    wait_until(lambda: 6 in {numbers[path.name] for path in copies(folder)})
-    return {numbers[path.name] for path in copies(folder)}
-
-
-def test_what_is_read_next_is_copied_and_read_from_there_with_the_same_ids(shared, tmp_path):
-    expected = Stream(shared, "train").read(0, sum(LENGTHS))
-    stream, local = Stream(shared, "train", tmp_path / "local"), tmp_path / "local"
-    other = Stream(shared, "train", local, copies=False)  # a rank that copies nothing
-    assert np.array_equal(other.read(0, 10), expected[:10])
-    assert not local.exists()
-    assert copied(stream, local) == {2, 3, 4, 5, 6}  # four behind the one that is read
-    before = {path: path.stat().st_ino for path in copies(local)}
-    assert copied(Stream(shared, "train", local), local) == {2, 3, 4, 5, 6}  # another run
-    assert {path: path.stat().st_ino for path in copies(local)} == before
-    for k in (3, 4):
-        (shared.parent / f"train-{k:05d}.bin").unlink()
-    for one in (stream, other):
-        assert np.array_equal(one.read(0, 2500), expected[:2500])
-
-
-def test_a_copy_that_is_not_the_shard_is_not_used(shared, tmp_path, capfd):
-    expected = Stream(shared, "train").read(0, sum(LENGTHS))
-    stream, local = Stream(shared, "train", tmp_path / "local"), tmp_path / "local"
-    copied(stream, local)
-    for path in copies(local):
-        path.write_bytes(path.read_bytes()[:-2] + b"xx")
-    assert np.array_equal(stream.read(0, sum(LENGTHS)), expected)
-    said = capfd.readouterr().err
-    assert "node_scratch: " in said
-    assert "SHA-256" in said
-
-
-@pytest.mark.parametrize(("folder", "reason"), [("local", "room"), ("file", "Not a directory")])
-def test_a_full_or_a_missing_disk_costs_a_sentence(
-    shared, tmp_path, capfd, monkeypatch, folder, reason
-):
-    full = SimpleNamespace(total=1000, free=40, used=960)
-    monkeypatch.setattr(local_copies.shutil, "disk_usage", lambda _: full)
-    (tmp_path / "file").touch()
-    said = []
-    stream = Stream(shared, "train", tmp_path / folder)
-    assert len(stream.read(0, sum(LENGTHS))) == sum(LENGTHS)
-    wait_until(lambda: said.append(capfd.readouterr().err) or any(said))
-    assert len(stream.read(0, sum(LENGTHS))) == sum(LENGTHS)
-    whole = "".join([*said, capfd.readouterr().err])
-    assert (reason in whole, whole.count("node_scratch: ")) == (True, 1)
-    assert not copies(tmp_path / "local")
-
-
-def test_a_process_deletes_the_copies_that_it_made_and_no_others(shared, tmp_path):
-    """The last shard that is asked for is missing, so all others are complete when that is said."""
-    code = """
-import io, sys, time
-from pathlib import Path
-from lmscaling.data.stream import Stream
-local, sys.stderr = Path(sys.argv[2]), io.StringIO()
-stream = Stream(Path(sys.argv[1]), "train", local)
-stream.read(0, 10)
-while not sys.stderr.getvalue(): time.sleep(0.01)
-assert len(list(local.glob("*/*.bin"))) == 3
-if sys.argv[3:]: next(local.iterdir()).joinpath("of-another-run.bin").touch()
-"""
-    (shared.parent / "train-00005.bin").unlink()
-    command = [sys.executable, "-c", code, str(shared), str(tmp_path / "local")]
-    subprocess.run(command, check=True, timeout=120)
-    assert not list((tmp_path / "local").iterdir())
-    subprocess.run([*command, "other"], check=True, timeout=120)
-    assert [path.name for path in copies(tmp_path / "local")] == ["of-another-run.bin"]

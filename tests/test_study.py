@@ -20,7 +20,7 @@ def shipped(*names: str, overrides: tuple[str, ...] = ()) -> grid.Grid:
 
 SHIPPED = {
     # Cells, those that are skipped, branched and evaluated, and GPUs of a cell.
-    "c4": (72, 8, 360, 72, {8}), "demo": (30, 18, 8, 6, {0}), "lr_sweep": (10, 0, 0, 0, {8}),
+    "c4": (72, 8, 360, 72, {8}), "demo": (12, 20, 8, 2, {0}), "lr_sweep": (10, 0, 0, 0, {8}),
     "long": (10, 0, 0, 10, {8, 4}), "gpu": (4, 0, 0, 0, {1}), "my_attention": (4, 0, 0, 0, {0}),
 }  # fmt: skip
 
@@ -33,11 +33,26 @@ def test_a_study_has_the_cells_that_it_promises(name):
     assert (*map(len, parts), {cell.gpus for cell in made.cells.values()}) == SHIPPED[name]
 
 
-def test_the_study_of_long_documents_plans_its_shards_before_the_books_are_there():
+@pytest.fixture(scope="module")
+def books(tmp_path_factory):
+    """Books of PG-19: their number is part of no name."""
+    folder = tmp_path_factory.mktemp("books")
+    for split, n in (("train", 600), ("validation", 50)):
+        (folder / "pg19" / split).mkdir(parents=True)
+        for i in range(n):
+            (folder / "pg19" / split / f"{i}.txt").touch()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def beside_books(books, monkeypatch):
+    monkeypatch.chdir(books)
+
+
+def test_the_study_of_long_documents_has_shards_of_512_books():
     made = shipped("long")
     assert list(made.corpora) == [made.tokens]
-    # 55 of 512 books and one of 442.
-    assert [made.n_shards(made.tokens, split) for split in ("train", "validation")] == [56, 1]
+    assert [made.n_shards(made.tokens, split) for split in ("train", "validation")] == [2, 1]
 
 
 def test_a_small_study_compares_attentions_and_nothing_else():
@@ -59,10 +74,10 @@ def names(made):
 # Another name of a run or a folder makes every user train, tokenize or measure it again.
 NAMES = [
     ([], "c4-gpt2-7d1e0c42", "softmax-124M-ctx256-s0-9cfb08e1", "f445d308"),
-    (["demo"], "stdlib-bytes-707d5a0e", "softmax-2k-ctx64-s0-6f0ad619", "cd3640d6"),
+    (["demo"], "stdlib-bytes-707d5a0e", "softmax-2k-ctx64-s0-6f0ad619", "5b650ea4"),
     (["gpu"], "sources-gpt2-f3800c72", "softmax-124M-ctx1024-s0-356238a2", "c2b7540d"),
     (["gpu", "gpu_cpu"], "sources-bytes-be05fe95", "softmax-25k-ctx64-s0-ae860aac", "14b04d33"),
-    (["long"], "pg19-gpt2-fb64ec4f", "softmax-124M-ctx1024-s0-8d55048f", "0e6a6897"),
+    (["long"], "pg19-gpt2-f20c27fc", "softmax-124M-ctx1024-s0-5afd4d1c", "04c5eea8"),
     (["lr_sweep"], "c4-gpt2-7d1e0c42", "softmax-124M-ctx1024-s0-lr0.25-1496c9d4", "d03d8093"),
 ]
 
@@ -77,8 +92,8 @@ def test_names_of_the_task_and_the_sweeps_of_the_demo_never_change_between_versi
     assert list(made.corpora)[1:] == ["recall-bytes-df8a90d3"]
     assert next(iter(made.tasks)) == "recall-softmax-recall-ctx65-s0-e29c1248"
     assert sorted(sweeps.expand(made.study)) == [
-        "copy_task/copy-1050f016", "time_decode/100k-9f91407e", "time_layer/tiny-bed2ca3b",
-        "time_step/100k-9f91407e", "tune_chunk/100k-9f91407e",
+        "time_decode/100k-9f91407e", "time_layer/tiny-bed2ca3b", "time_step/100k-9f91407e",
+        "time_step/copy-e94b5b83",
     ]  # fmt: skip
 
 
@@ -87,13 +102,11 @@ HUB = {
     **TEMPLATES, "repository": "a/b", "revision": "rrr", "shards": 3, "mirror": "/data",
     "documents": [5], "expected_tokens": 1e6, "expected_bytes": 4e6, "text": "body",
 }  # fmt: skip
-FOLDER = {"train": "t", "n_files": 1000, "files_per_shard": 100, "expected_tokens": 1e6}
 KINDS = [
     ("hub", HUB, "0aaa067d", "d735273f"),
     ("hub", {**TEMPLATES, "repository": "./x", "shards": 1}, "43fbc5a9", "ea4b755e"),
     ("jsonl", {"train": ["a.jsonl", "b.jsonl"], "holdout": 0.02}, "f03f64fb", "44376463"),
     ("text", {"train": ["a.txt"], "validation": ["b.txt"]}, "66025f7f", "3a6e06f6"),
-    ("folder", FOLDER, "1a871dda", "45b7a872"),
     ("stdlib", {"packages": True, "holdout": 0.1}, "f5df6a8b", "9c695826"),
 ]
 

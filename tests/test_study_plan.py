@@ -64,7 +64,7 @@ def test_totals_are_sums_of_what_can_run_and_is_known_and_a_plan_survives_its_js
 
 def test_all_jobs_are_counted_and_those_of_the_speed_study_are_named(values):
     step = {"sizes": ["s"], "contexts": [16, 32], "implementations": ["softmax"]}
-    speed = {"timeout_seconds": 9, "repeats": 3, "target_seconds": 1, "time_step": step}
+    speed = {"timeout_seconds": 9, "repeats": 3, "target_seconds": 1, "time_step": [step]}
     parts = {"branches": {"shares": [0.5, 1.0]}, "evaluate": {"datasets": ["lines"], "size": "s"}}
     made = make(values | parts | {"speed": speed})
     cells = {"calibrate": 2, "train": 2, "branch": 2, "evaluate": 2}
@@ -146,8 +146,8 @@ def test_as_many_shards_suffice_as_the_longest_run_reads(values, tmp_path, shard
 
 
 HUB = {
-    "kind": "hub", "repository": "a/b", "revision": "0" * 40, "train": "t-{shard:02d}.json",
-    "validation": "v-{shard:02d}.json", "shards": 10, "expected_tokens": 5000.0,
+    "kind": "hub", "repository": "a/b", "revision": "0" * 40, "train": "t-{00..99}.json",
+    "validation": "v-00.json", "shards": 10, "expected_tokens": 5000.0,
     "expected_bytes": 9000.0,
 }  # fmt: skip
 
@@ -169,7 +169,8 @@ def test_a_hub_row_without_sizes_plans_no_bytes_and_a_large_vocabulary_four_a_to
     text = text_of(values | {"datasets": {"lines": bare}}, tmp_path)
     assert (text.fetch_files, text.fetch_bytes, text.write_bytes) == (10, None, None)
     assert (text.shard_tokens, text.suffice) == (None, {})
-    wide = {"datasets": {"lines": HUB}, "tokenizers": {"bytes": {"encoding": "o200k_base"}}}
+    file = {"file": "t.json", "sha256": "0" * 64, "vocab_size": 100_000}
+    wide = {"datasets": {"lines": HUB}, "tokenizers": {"bytes": file}}
     assert text_of(values | wide, tmp_path).write_bytes == 10 * 500 * 4
 
 

@@ -17,6 +17,7 @@ test_memory.py         one block is compiled with a backend that counts its grap
 """
 """Test files that use a private name, and why."""
 PATCHED = """
+fla_cases.py              device: Triton's interpreter stands for a GPU; a layer that looks ahead
 fused_cases.py            device: Triton's interpreter stands for a GPU
 fused_state_cases.py      device: Triton's interpreter stands for a GPU
 hub.py                    network: a server of this machine stands for the hub
@@ -26,18 +27,17 @@ test_attention.py         device: GPUs with and without FlashAttention 4
 test_backends.py          fault: a damaged download, a missing package, no network
 test_branch.py            clock, and a fault in the midst of an update
 test_calibrate.py         clock, memory and faults of a GPU
-test_console.py           clock and terminal
-test_corpora.py           disk full while a shard is written
+test_corpora.py           disk full while a shard is written; a hub that is switched off
 test_damaged_logs.py      fault: a log is deleted while it is read
 test_data.py              installation: packages missing; no network
 test_doctor.py            disk nearly full; a damaged installation; a command that hangs
 test_drawing.py           the most likely token instead of a random one
 test_evaluate.py          fewer logits at once than a GPU's memory holds
 test_faults.py            device: an allocation fails
-test_fetch.py             network: waits, stalls, a full disk, another server
 test_few_calibrations.py  device memory; trials without waiting
+test_fla.py               installation: a package is missing
 test_gate.py              short sequences instead of a GPU's
-test_gate_fallback.py     device: kernels that are wrong or fail on a GPU
+test_gate_settled.py      device: kernels that are wrong or fail on a GPU
 test_gpu.py               clock; jobs that hang, fail or lose the GPU
 test_gpu_records.py       device: wrong kernels; missing packages; no network
 test_held.py              faults in an update; a full and a slow disk
@@ -59,7 +59,6 @@ test_schema.py            records of a version to come
 test_sequences.py         installation: a package is missing
 test_start.py             the command line
 test_stream.py            disk: short and failing reads; nearly full
-test_submission.py        clock
 test_sweep.py             measured in this process instead of a child
 test_train.py             clock
 test_train_ends.py        fault: a loss that is NaN, an error, a lock that comes late

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +15,12 @@ import pytest
 import torch
 from conftest import refused
 
+from lmscaling import kernels
 from lmscaling.bench import sweep as runner
+from lmscaling.bench.checks import timed
 from lmscaling.bench.clock import Timing
 from lmscaling.bench.isolation import isolated
-from lmscaling.config import grid, sweeps
+from lmscaling.config import grid, study_file, sweeps
 from lmscaling.config.types import dump
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
@@ -28,9 +29,8 @@ from lmscaling.records.timing import MEASUREMENT_STATUSES, Measurement
 
 SPEED = {
     "timeout_seconds": 20, "repeats": 3, "target_seconds": 0.01,
-    "time_step": {"sizes": ["s"], "contexts": [16, 32, 64],
-                  "implementations": ["softmax/flash", "linear/chunked"]},
-    "tune_chunk": {"implementations": ["linear/chunked"], "chunks": [8, 16, 32]},
+    "time_step": [{"sizes": ["s"], "contexts": [16, 32, 64],
+                   "implementations": ["softmax/flash", "linear/chunked"]}],
     "time_decode": {"sizes": ["s"], "contexts": [16, 32], "attentions": ["softmax"],
                     "batches": [1, 2]},
 }  # fmt: skip
@@ -39,6 +39,11 @@ MIDDLE = "linear.chunked-b1-ctx32"
 
 def by_kind(values):
     return {sweep.kind: sweep for sweep in sweeps.expand(grid.expand(values).study).values()}
+
+
+def steps(values, section):
+    """The sweep of this section of ``time_step``."""
+    return by_kind(values | {"speed": SPEED | {"time_step": [section]}})["time_step"]
 
 
 @pytest.fixture
@@ -51,7 +56,7 @@ def planned(values):
 def run(tmp_path, planned, monkeypatch):
     """Measure a sweep by a function of our own; gives back its records by point."""
 
-    def run(call, kind="time_step", chunks=None):
+    def run(call, kind="time_step", checks=None):
         # Children report to a file whom they measured: they share no memory with us.
         def measure(sweep, point):
             with (tmp_path / "measured").open("a") as file:
@@ -61,7 +66,7 @@ def run(tmp_path, planned, monkeypatch):
         monkeypatch.setattr(runner.MODULES[kind], "measure", measure)
         sweep = planned[kind]
         write_json(tmp_path / f"{kind}.json", dump(sweep))
-        runner.measure(tmp_path / f"{kind}.json", kind, tmp_path / kind, chunks)
+        runner.measure(tmp_path / f"{kind}.json", kind, tmp_path / kind, checks)
         summary = json.loads((tmp_path / kind / "sweep.json").read_text())
         points = [p for p in (tmp_path / kind).glob("*.json") if p.name != "sweep.json"]
         return summary, {p.stem: json.loads(p.read_text()) for p in points}
@@ -199,6 +204,35 @@ def test_a_mistake_stops_its_series_in_one_sentence_and_is_tried_again(run, tmp_
     assert summary["statuses"]["linear.chunked-b1-ctx16"] == "done"
 
 
+def test_a_kernel_that_is_wrong_is_not_timed_until_a_check_finds_it_right(
+    run, tmp_path, values, monkeypatch
+):
+    study, checks = tmp_path / "study.json", tmp_path / "kernels.json"
+    study_file.write_record(study, {"command": "", "study": values | {"speed": SPEED}})
+    monkeypatch.setattr(timed.sweeps, "kernels", lambda study: ["linear/chunked", "softmax/flash"])
+    monkeypatch.setattr(timed.gate, "conditions", dict)
+    monkeypatch.setattr(timed, "ODD", ())
+    with monkeypatch.context() as patch:
+        wrong = lambda *given: 2 * kernels.load("linear", "chunked")(*given)  # noqa: E731
+        load = lambda kind, name: wrong if name == "chunked" else kernels.load(kind, name)  # noqa: E731
+        patch.setattr(timed.layer, "load", load)
+        found = {each.way: each.message for each in timed.check(study, checks)}
+    assert found["linear/chunked"].startswith("y of integers")
+    assert not found["softmax/flash"]
+    summary, records = run(outcome, checks=checks)
+    assert {record["implementation"] for record in records.values()} == {"flash"}
+    assert not [name for name in summary["statuses"] if "chunked" in name]
+    timed.check(study, checks)
+    summary, _ = run(outcome, checks=checks)
+    assert summary["statuses"]["linear.chunked-b1-ctx16"] == "done"
+    monkeypatch.setattr(timed.gate, "conditions", lambda: [][0])
+    with refused(UserError, "the device cannot be used"):
+        timed.check(study, checks)
+    checks.write_text("{")
+    with refused(UserError, checks.name):
+        run(outcome, checks=checks)
+
+
 def test_batches_of_decoding_are_series_of_their_own(run):
     def call(point):
         if point.batch == 2:
@@ -213,37 +247,35 @@ def test_batches_of_decoding_are_series_of_their_own(run):
 
 def test_a_full_step_has_as_many_sequences_as_its_tokens_and_counts_its_flops(tmp_path, values):
     given = {"sizes": ["s"], "contexts": [16, 32], "implementations": ["linear/chunked"]}
-    full = by_kind(values | {"speed": SPEED | {"time_step": given | {"tokens": 64}}})
-    sweep = full["time_step"]
+    sweep = steps(values, given | {"tokens": 64, "vocab_size": 11})
     assert [(p.context, p.batch) for p in sweep.points] == [(16, 4), (32, 2)]
-    assert {(p.context, p.batch) for p in full["tune_chunk"].points} == {(16, 4), (32, 2)}
+    assert sweep.cell_of(sweep.points[0]).model.vocab_size == 11
     write_json(tmp_path / "sweep.json", dump(sweep))
-    runner.measure(tmp_path / "sweep.json", "time_step", tmp_path / "out", None)
+    runner.measure(tmp_path / "sweep.json", "time_step", tmp_path / "out")
     row = json.loads((tmp_path / "out" / "linear.chunked-b4-ctx16.json").read_text())
     assert row["status"] == "done"
     assert row["flops_per_token"] == GPT(sweep.cell_of(sweep.points[0])).flops_per_token()
 
 
-def test_the_fastest_chunk_is_written_down_and_used(run, tmp_path):
-    def call(point):
-        best = {16: 8, 32: 32, 64: 16}[point.context]
-        return outcome(point, [1.0 if point.chunk == best else 2.0] * 3)
-
-    summary, _ = run(call, "tune_chunk")
-    assert summary["fastest"] == {"linear/chunked": {"16": 8, "32": 32, "64": 16}}
-    for tuned, expected in (
-        (summary, [8, 32, 16]),
-        ({"fastest": {"linear/chunked": {"16": 8, "32": 32}}}, [8, 32, 32]),  # the longest below
-        ({"fastest": {"linear/chunked": {"256": 128}}}, [128, 128, 128]),
+def test_an_implementation_that_takes_a_chunk_is_timed_at_each_that_fits(values):
+    given = SPEED["time_step"][0] | {"chunks": [8, 32]}
+    given["implementations"] = ["softmax/flash", "linear", "linear/chunked"]
+    found = [(p.way, p.context, p.chunk) for p in steps(values, given).points if p.context < 64]
+    assert found == [
+        ("softmax/flash", 16, None), ("linear", 16, None), ("linear/chunked", 16, 8),
+        ("softmax/flash", 32, None), ("linear", 32, None), ("linear/chunked", 32, 8),
+        ("linear/chunked", 32, 32),
+    ]  # fmt: skip
+    too_short = steps(values, given | {"contexts": [4]}).points
+    assert [p.chunk for p in too_short] == [None, None, None]
+    fused = [p for p in steps(values | {"gpus": 1}, given).points if p.way == "linear/chunked"]
+    assert {p.chunk for p in fused} == {None}  # it has a table of its own
+    for wrong, said in (
+        ([given | {"implementations": ["softmax/flash"]}], "chunks"),
+        ([given, given], "'s' is named twice"),
     ):
-        shutil.rmtree(tmp_path / "time_step", ignore_errors=True)
-        (tmp_path / "measured").unlink()
-        write_json(tmp_path / "tuned.json", tuned)
-        _, points = run(outcome, "time_step", tmp_path / "tuned.json")
-        found = [points[f"linear.chunked-b1-ctx{c}"]["chunk"] for c in (16, 32, 64)]
-        assert found == expected
-        assert f"linear.chunked-c{expected[1]}-b1-ctx32" in measured(tmp_path)
-        assert points["softmax.flash-b1-ctx64"]["chunk"] is None
+        with refused(UserError, said):
+            by_kind(values | {"speed": SPEED | {"time_step": wrong}})
 
 
 def test_a_sweep_is_pending_until_all_its_points_are_settled(run, tmp_path, planned, values):
@@ -251,8 +283,7 @@ def test_a_sweep_is_pending_until_all_its_points_are_settled(run, tmp_path, plan
     assert sweeps.is_pending(folder, sweep)
     run(outcome)
     assert not sweeps.is_pending(folder, sweep)
-    longer = {**SPEED["time_step"], "contexts": [16, 32, 64, 128]}
-    more = by_kind(values | {"speed": SPEED | {"time_step": longer}})["time_step"]
+    more = steps(values, SPEED["time_step"][0] | {"contexts": [16, 32, 64, 128]})
     assert more.folder == sweep.folder
     assert sweeps.is_pending(folder, more)
 
@@ -261,7 +292,7 @@ def test_two_processes_do_not_measure_one_sweep(run, tmp_path):
     def call(point):
         # The sweep that we are in holds the lock: a second one is refused.
         with pytest.raises(UserError, match=r"process \d+"):
-            runner.measure(tmp_path / "time_step.json", "time_step", tmp_path / "time_step", None)
+            runner.measure(tmp_path / "time_step.json", "time_step", tmp_path / "time_step")
         return outcome(point)
 
     summary, _ = run(call)
@@ -277,5 +308,5 @@ def test_a_sweep_for_a_gpu_is_refused_without_one_and_so_is_one_of_another_kind(
         ("time_decode", ("s.json", "time_step")),
     ):
         with refused(UserError, *named):
-            runner.measure(tmp_path / "s.json", kind, tmp_path / "out", None)
+            runner.measure(tmp_path / "s.json", kind, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.json"))

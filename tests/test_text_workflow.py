@@ -15,11 +15,11 @@ from test_data import corpus, lines
 from test_workflow import product
 
 from lmscaling.config import grid, study_file
-from lmscaling.data import chunk
+from lmscaling.data.tokenize import tokenize_all
 from lmscaling.errors import UserError
 from lmscaling.plan.text_needs import Chunk, missing
 
-FILES = {"train": "en/t.{shard:05d}.json.gz", "validation": "en/v.{shard:05d}.json.gz"}
+FILES = {"train": "en/t.{00000..00002}.json.gz", "validation": "en/v.00000.json.gz"}
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def hub(tmp_path, monkeypatch):
         for i in range(n):
             texts = [{"text": f"{split} {i} document {k}"} for k in range(200)]
             data = "".join(json.dumps(text) + "\n" for text in texts).encode()
-            (folder / FILES[split].format(shard=i)).write_bytes(gzip.compress(data))
-    with serving("owner/texts", folder) as server:
+            (folder / f"en/{split[0]}.{i:05d}.json.gz").write_bytes(gzip.compress(data))
+    with serving("owner/texts", folder, monkeypatch) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server
 
@@ -53,32 +53,28 @@ def jobs(plan, rule):
     return [out for name, out in plan if name == rule]
 
 
-def test_a_text_is_fetched_tokenized_and_grows_by_what_is_new(place, hub):
-    """Its downloads are removed; another backend or mirror of the same text makes nothing anew."""
+def test_a_text_of_the_hub_is_tokenized_and_grows_by_what_is_new(place, hub):
+    """A mirror of the same text makes nothing anew."""
     target = manifest(place)
-    hub.seconds = 1  # so that two downloads would meet
-    place.snakemake("--cores", "4", "--resources", "downloads=1", "--", target)
-    assert max(hub.at_once) == 1
+    place.snakemake("--cores", "2", "--", target)
     folder = (place.root / target).parent
     sidecar = json.loads((folder / "train-00001.json").read_text())
     assert sidecar["source"]["repository"] == "owner/texts"
-    assert sidecar["source"]["checked_against"] == "hub"
     assert sidecar["documents"] == 200
-    assert not list((place.results / "sources").rglob("*.json.gz"))
 
     row = yaml.safe_load((place.root / "tiny.yaml").read_text())["datasets"]["texts"]
-    simple = {"encoding": "bytes", "vocab_size": 257, "backend": "simple"}
-    place.study(datasets={"texts": row | {"shards": 3}}, tokenizers={"bytes": simple})
+    place.study(datasets={"texts": row | {"shards": 3}})
     assert manifest(place) == target
     plan = place.plan(target)
-    assert [len(jobs(plan, rule)) for rule in ("fetch", "tokenize", "manifest")] == [1, 1, 1]
+    assert [len(jobs(plan, rule)) for rule in ("tokenize", "manifest")] == [1, 1]
 
-    before, asked = (folder / "train-00001.bin").read_bytes(), hub.asked
+    before = (folder / "train-00001.bin").read_bytes()
+    hub.sent.clear()
     (folder / "train-00001.bin").unlink()
     place.study(datasets={"texts": row | {"mirror": str(hub.folder)}})
     place.snakemake("--cores", "2", target)
     assert (folder / "train-00001.bin").read_bytes() == before
-    assert hub.asked == asked
+    assert hub.sent == []
 
 
 @pytest.mark.ci
@@ -133,9 +129,6 @@ def test_supply_counts_what_is_missing_and_a_name_of_a_chunk_says_its_shards(tmp
 
 # Many shards in one process: what exists is kept, and what fails stops no other
 N = 5
-SHARDS = "{shard}.json"
-HUB = corpus({"kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": N,
-              "train": SHARDS, "validation": SHARDS})  # fmt: skip
 
 
 @pytest.fixture
@@ -149,7 +142,7 @@ def make(text, folder, shards: Iterable[int] = range(N), **options):
     def is_missing(i):
         return bool(missing(text.source, folder, "train", i + 1, i))
 
-    return chunk.tokenize(text, "train", shards, folder, is_missing, **options)
+    return tokenize_all(text, "train", shards, folder, is_missing, **options)
 
 
 def names(folder):
@@ -189,42 +182,6 @@ def test_a_shard_that_another_job_made_meanwhile_is_no_error(text, tmp_path):
         return bool(missing(text.source, folder, "train", 1, 0))
 
     (tmp_path / "0.jsonl").write_text("no json\n")
-    assert chunk.tokenize(text, "train", [0], folder, is_missing) == 1
+    assert tokenize_all(text, "train", [0], folder, is_missing) == 1
     assert asked == [0, 0]
     assert names(folder) == ["train-00000.json"]
-
-
-@pytest.fixture
-def served(tmp_path, monkeypatch):
-    (tmp_path / "hub").mkdir()
-    for i in range(4):
-        lines(tmp_path / "hub" / f"{i}.json", [f"{i} {k}" for k in range(9)])
-    with serving("owner/texts", tmp_path / "hub", monkeypatch) as server:
-        yield server
-
-
-def test_files_are_fetched_once_side_by_side_and_used_up(served, tmp_path):
-    served.seconds = 0.5
-    sources, files = tmp_path / "sources", HUB.source.files("train")[:4]
-    n_bytes = chunk.fetch(HUB.source, files, sources, at_once=4)
-    assert n_bytes == sum((tmp_path / "hub" / file).stat().st_size for file in files)
-    assert max(served.at_once) > 1
-    assert chunk.fetch(HUB.source, files, sources, at_once=1) == n_bytes
-    assert len(served.sent) == 4
-    make(HUB, tmp_path / "tokens", range(4), sources=sources)
-    assert sorted(p.name for p in sources.iterdir()) == [f"{i}.json.fetched.json" for i in range(4)]
-    sidecar = json.loads((tmp_path / "tokens" / "train-00003.json").read_text())
-    assert sidecar["source"]["checked_against"] == "hub"
-
-
-def test_a_file_that_the_hub_lacks_or_that_is_bad_stops_no_other_and_a_bad_one_stays(
-    served, tmp_path
-):
-    sources = tmp_path / "sources"
-    with refused(UserError, "4.json of owner/texts at 1111"):
-        chunk.fetch(HUB.source, HUB.source.files("train")[::-1], sources, at_once=1)
-    assert len(list(sources.glob("?.json"))) == 4
-    (sources / "1.json").write_text("changed\n")
-    with refused(UserError, "d train shard 1"):
-        make(HUB, tmp_path / "tokens", range(4), sources=sources)
-    assert [p.name for p in sources.glob("?.json")] == ["1.json"]

@@ -4,6 +4,7 @@ import argparse
 import json
 from dataclasses import asdict, replace
 
+import fit_throughput
 import numpy as np
 import pytest
 from conftest import ROOT, refused
@@ -13,11 +14,10 @@ from lmscaling.config import grid, study_file
 from lmscaling.config.devices import DEVICES
 from lmscaling.errors import UserError
 from lmscaling.model import slow_run
-from lmscaling.plan.throughput import accuracy, coefficients, facts, why
+from lmscaling.plan.throughput import coefficients, why
 from lmscaling.plan.throughput.model import NAMES, Coefficients, Timing, pooled, vector
 from lmscaling.plan.throughput.terms import KINDS, TERMS, Work, counts
 
-TIMES = ROOT / "results" / "published" / "step_time.csv"
 H100 = DEVICES["NVIDIA H100"]
 REAL = grid.expand(study_file.read_study([ROOT / "config" / "study.yaml"]))
 
@@ -41,7 +41,7 @@ FACTORS = {
 
 
 def test_published_times_are_predicted_within_stated_factors():
-    checks = {check.what: check for check in accuracy.table(TIMES)}
+    checks = {check.what: check for check in fit_throughput.table()}
     for what, (n, median, worst) in FACTORS.items():
         check = checks[what]
         assert check.n == n, what
@@ -104,7 +104,7 @@ def test_coefficients_are_recovered_from_updates_that_differ_in_all_terms():
 
 
 def test_what_is_measured_first_says_most_of_what_is_asked():
-    known = pooled(facts.read().values())
+    known = pooled(fit_throughput.read().values())
     grid = [
         vector(work(kinds={kind: 12}, context=context, micro_tokens=max(context, 16384)), H100)
         for kind in ("flash", "chunks") for context in (256, 1024, 4096, 16384, 65536)
@@ -123,7 +123,7 @@ def test_what_is_measured_first_says_most_of_what_is_asked():
 
 
 def test_the_shipped_coefficients_are_those_of_the_published_times(tmp_path):
-    coefficients.fit(TIMES, tmp_path / "c.json")
+    fit_throughput.fit(tmp_path / "c.json")
     made, shipped = (json.loads(p.read_text()) for p in (tmp_path / "c.json", coefficients.SHIPPED))
     assert made["sources"] == shipped["sources"]
     np.testing.assert_allclose(made["mean"], shipped["mean"], atol=2e-4)

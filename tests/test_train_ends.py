@@ -1,28 +1,33 @@
 """Training: every way in which a run can end or be refused, and what it then leaves."""
 
 import json
-import os
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import strangers
+import torch
 from conftest import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from test_train import record, rows_of, run, scratch
 
+from lmscaling.bench.checks import variant
 from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.model.gpt import GPT
 from lmscaling.records.checks import findings
-from lmscaling.records.ledger import Account
+from lmscaling.records.ledger import NAME, Entry, append
 from lmscaling.records.run import End, finite, line
-from lmscaling.runtime import lock
-from lmscaling.train import checked_kernels
+from lmscaling.runtime import lock, planned
+from lmscaling.train.budget import Budget
 from lmscaling.train.outcome import run_record
 
 __all__ = ["record", "run", "scratch"]
@@ -61,54 +66,69 @@ def test_what_cannot_run_is_refused_and_writes_nothing(run, cell, scratch, recor
     assert not record.parent.exists()
 
 
-def test_a_record_that_is_damaged_or_gone_is_written_again_from_its_copy_or_named(
-    run, cell, scratch, record, capfd
+def test_a_record_stays_until_its_run_is_asked_for_again_and_then_moves_aside(
+    run, cell, scratch, record, capfd, monkeypatch
 ):
-    first = run(cell)
-    before = record.read_bytes()
-    scratch.rename(scratch.with_name("aside"))
-    written = record.stat().st_mtime_ns
-    assert run(cell) == first  # a late job touches nothing
-    assert (record.read_bytes(), record.stat().st_mtime_ns) == (before, written)
-    assert str(record) in capfd.readouterr().err
-    assert not scratch.exists()
-    scratch.with_name("aside").rename(scratch)
-    for spoil in (lambda: record.write_bytes(b""), record.unlink):
-        spoil()
-        run(cell)
-        assert record.read_bytes() == before
-        assert "written again" in capfd.readouterr().err
+    first, _ = run(cell)
+    before, written = record.read_bytes(), record.stat().st_mtime_ns
+    plan = record.parents[2] / "plan.json"
+    monkeypatch.setenv(planned.VARIABLE, str(plan))
+
+    def ask(stamp, *runs):
+        planned.write(plan, planned.Plan("results", {}, {record.parent.name: stamp}, [*runs]))
+
+    for stamp, asked, reason in (
+        (None, [], "it had ended"),
+        (written, [], "nobody has asked for it again"),
+        (written - 1, [record.parent.name], "another job has ended it since it was planned"),
+    ):
+        if stamp:
+            ask(stamp, *asked)
+        assert run(cell)[0] == first
+        assert reason in capfd.readouterr().err
+        assert (record.read_bytes(), record.stat().st_mtime_ns) == (before, written)
+    assert not scratch.exists()  # a late job touches nothing
+    ask(written, record.parent.name)
+    again, _ = run(cell)
+    assert again.started >= first.ended
+    (aside,) = (record.parent / planned.EARLIER).iterdir()
+    assert (aside / "run.json").read_bytes() == before
+    assert {"log.jsonl", "model.safetensors"} <= {path.name for path in aside.iterdir()}
+    assert record.read_bytes() != before
+    assert run(cell)[0] == again  # a job that is tried again after its end
+
+
+def test_a_damaged_record_is_replaced_by_its_copy_or_named(run, cell, record, capfd):
+    first, _ = run(cell)
+    planned.copy([record], Path(f"{record.parent}.json"))
     record.write_bytes(b"")
-    (scratch / "run.json").rename(scratch / "aside")
+    assert run(cell)[0] == first
+    assert "is used in its place" in capfd.readouterr().err
+    Path(f"{record.parent}.json").unlink()
     with refused(UserError, record.name, "lmscaling reset"):
         run(cell)
-    (scratch / "aside").rename(scratch / "run.json")
-    record.unlink()
-    record.with_name("log.jsonl").unlink()
-    run(cell)
-    assert record.read_bytes() != before  # nothing is left of it: it is trained anew
 
 
 @pytest.mark.race
-def test_two_processes_never_train_one_run_and_one_that_waited_does_not_train_it_again(
-    run, cell, scratch, record, monkeypatch
+def test_two_processes_never_train_one_run_and_the_one_that_waits_does_not_train_it_again(
+    run, cell, scratch, record
 ):
-    with lock.hold(scratch, ""), pytest.raises(UserError, match=f"process {os.getpid()}"):
-        run(cell)
-    assert not list(scratch.glob("attempt-*"))
-    run(cell)
+    held = threading.Event()
+
+    def other():
+        with lock.hold(scratch, ""):
+            held.set()
+            time.sleep(3)
+            assert not list(scratch.glob("attempt-*"))
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(other)
+        held.wait()
+        made, _ = run(cell)
+        assert first.done()
+    first.result()
     before = record.read_bytes()
-    record.rename(record.with_name("aside"))
-    (scratch / "run.json").unlink()
-    plain = lock.hold
-
-    def late(folder, activity):
-        record.with_name("aside").rename(record)
-        return plain(folder, activity)
-
-    monkeypatch.setattr(lock, "hold", late)
-    run(cell)
-    assert record.read_bytes() == before
+    assert (run(cell)[0], record.read_bytes()) == (made, before)
 
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "updates": 1, "tokens": 1}
@@ -123,16 +143,16 @@ def test_a_budget_counts_its_own_unit(unit, amount, updates, tokens, seconds):
 
 
 def test_gpu_hours_are_those_of_all_gpus_in_all_attempts_and_a_row_is_one_line(cell, tmp_path):
-    spent = Account(attempt_seconds=5400.0, lost_seconds=60.0)
-    module: Any = SimpleNamespace(cell=replace(cell, gpus=4), reached=lambda: (0, "id"), kernels="")
-    clock: Any = SimpleNamespace(clock=SimpleNamespace(seconds=5000.0), val_loss=3.0)
-    ledger: Any = SimpleNamespace(account=lambda: spent, path=tmp_path / "ledger")
+    spent = Entry(kind="beat", attempt=1, update=4, train_seconds=60.0, attempt_seconds=5400.0)
+    text: Any = SimpleNamespace(reached=lambda updates: (0, "id"))
+    budget = Budget(replace(cell, gpus=4), 10, 1000)
+    append(tmp_path / NAME, spent)
     end = End(attempt=2, update=4, status="done", message="a\nb", ended="")
     assert line(end).count(b"\n") == 1
     assert finite(float("inf")) is None
     names = ["run", "cell", "params", "params_total", "flops_per_token", "calibration"]
     rest: dict[str, Any] = dict.fromkeys([*names, "environment", "started"])
-    made = run_record(module, clock, ledger, end, rest)
+    made = run_record(text, budget, tmp_path, end, rest)
     assert (made.gpu_hours, made.attempts, made.tokens) == (6.0, 2, 4 * 64)
 
 
@@ -153,7 +173,7 @@ def test_an_attention_is_checked_before_its_first_cell_only(run, cell, scratch, 
     with pytest.raises(UserError, match=r"^attention mine looks"):
         run(own)
     assert not record.parent.exists()
-    assert [path.name for path in scratch.iterdir()] == []
+    assert not scratch.exists()
     assert not (scratch.parents[1] / "checks").exists()
     package.write("mine", MINE)
     run(own)
@@ -161,14 +181,14 @@ def test_an_attention_is_checked_before_its_first_cell_only(run, cell, scratch, 
     first = findings(checks)
     assert [(found.way, found.key["d_model"]) for found in first] == [("mine", 8)]
     shutil.rmtree(record.parent)
-    shutil.rmtree(scratch)
+    shutil.rmtree(scratch, ignore_errors=True)
     run(replace(own, seed=1, context=32))
     assert findings(checks) == first
     package.write("mine", f"# A comment.\n{MINE}")
-    checked_kernels.require(own, scratch)
+    variant.require(own, torch.device("cpu"), checks)
     assert findings(checks) == first
     package.write("mine", MINE.replace("-0.5", "-0.4"))
-    checked_kernels.require(own, scratch)
+    variant.require(own, torch.device("cpu"), checks)
     assert len(findings(checks)) == 2
 
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 import strangers
@@ -126,12 +127,41 @@ def test_a_wrong_attention_is_refused_wherever_it_shows(package, value):
         check()
 
 
-@pytest.mark.parametrize("text", [*strangers.RIGHT.values(), file(more=DECODE.format(kept=70))])
+@pytest.mark.parametrize("text", [*strangers.RIGHT.values(), file(more=DECODE.format(kept=2048))])
 def test_a_right_attention_of_a_stranger_passes(package, text):
     package.write("mine", text)
     assert "mine" in registry.attentions()
     check()
     check(rotated=True, masked=True)
+
+
+LATE = {
+    "a leak from position 1,500 on": (
+        changed(AHEAD, AHEAD + "\n        i = torch.arange(1500, max(1500, len(ahead) - 1)); "
+                "ahead[i, i + 1] = False"), LOOKS, "position 1536", "position 1537;"),
+    "a mask of blocks that is right in the first": (
+        changed(AHEAD, AHEAD + "\n        n = torch.arange(len(ahead)) // 256; "
+                "ahead &= (n[:, None] != n) | (n == 0)"), LOOKS, "position 256"),
+    "a number that overflows": (
+        file(then="y = torch.where(torch.arange(y.shape[2])[:, None] < 1500, y, torch.inf)"),
+        "not finite", "position 1500"),
+    "a cache that is too short": (
+        file(more=DECODE.format(kept=500)), "decode_step after", "position 2046"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", LATE)
+def test_what_is_wrong_only_in_long_sequences_is_refused_at_the_context_of_a_cell(
+    package, cell, tmp_path, fault
+):
+    text, *values = LATE[fault]
+    package.write("mine", text)
+    check(context=70)
+    long, path = replace(cell, attention="mine", context=2048), tmp_path / "checks.json"
+    for _ in range(2):  # what has failed is not taken for checked
+        with pytest.raises(UserError, match=r"^attention mine") as caught:
+            variant.require(long, torch.device("cpu"), path)
+        assert all(value in str(caught.value) for value in values)
 
 
 def test_the_options_of_a_cell_and_its_context_reach_the_attention(package):

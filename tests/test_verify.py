@@ -68,7 +68,7 @@ FAULTS = {
     "no sidecar": (lambda m: m.with_name(f"{SHARD}.json").unlink(), f"{SHARD}.json"),
     "a token beyond": (lambda m: rewritten(m, 5, 300), "300"),
     "a separator too many": (lambda m: rewritten(m, 5, 256), "documents"),
-    "a start inside": (lambda m: rewritten(m, [0, 5], [7, 256]), "token 7;"),
+    "a start inside": (lambda m: rewritten(m, [0, 5], [7, 256]), "token 7,"),
     "wrong positions": (lambda m: change(m, own_context=[1]), "positions 1,"),
     "another's sidecar": (lambda m: change(m, source={"shard": 2}), "shard 2"),
 }

@@ -58,12 +58,10 @@ def test_one_command_leaves_everything_that_is_promised_and_nothing_to_do(done):
         f"{path.parts[-3]}/{path.stem}": json.loads(path.read_text())
         for path in done.results.glob("speed/*/s-????????/*.json")
     }
-    names = [f"tune_chunk/linear.chunked-c{chunk}-b1-ctx16" for chunk in (8, 16)]
-    names += ["time_step/linear.chunked-b1-ctx16", "time_step/softmax-b1-ctx16"]
+    names = [f"time_step/linear.chunked-c{chunk}-b1-ctx16" for chunk in (8, 16)]
+    names.append("time_step/softmax-b1-ctx16")
     assert {found[name]["status"] for name in names} == {"done"}
-    assert found.keys() == {*names, "tune_chunk/sweep", "time_step/sweep"}
-    (chunk,) = found["tune_chunk/sweep"]["fastest"]["linear/chunked"].values()
-    assert found["time_step/linear.chunked-b1-ctx16"]["chunk"] == chunk
+    assert found.keys() == {*names, "time_step/sweep"}
 
 
 def test_what_is_added_is_computed_and_what_is_reset_again_and_the_rest_stays(place):
@@ -82,7 +80,7 @@ def test_what_is_added_is_computed_and_what_is_reset_again_and_the_rest_stays(pl
     assert {p: p.read_bytes() for p in kept} == kept
     assert reset.read_bytes() != before
     assert records(place) == FIRST | {"linear-s-ctx16-s0-b0.75": "no_trunk"}
-    assert len(list(place.results.glob("speed/*/*/*ctx32.json"))) == 4
+    assert len(list(place.results.glob("speed/*/*/*ctx32.json"))) == 3
     assert len(list(place.results.glob("evaluations/*/other-*.jsonl"))) == 1
     assert not list(place.results.glob("tokens/other-*/train-*"))
     assert place.plan() == []
@@ -135,7 +133,7 @@ def test_figures_draw_what_exists_beside_a_running_workflow_and_train_nothing(pl
         pid = json.loads(eventually(trains, "updates").read_text())["pid"]
         os.kill(pid, signal.SIGSTOP)  # so that it is not over before the figures are drawn
         assert place.plan("figures") == []  # it declares no output
-        place.snakemake("--", "figures")
+        place.snakemake("--cores", "1", "--", "figures")
         counts = re.findall(r"Of \d+ cells: [^.]*", (place.results / "report.html").read_text())
         assert counts[0].split(": ")[1].split(", ") == ["1 running", "1 pending"]
         assert (place.results / "figures" / "learning_curves.svg").is_file()
@@ -161,7 +159,7 @@ OF_STRANGERS = {
     "evaluate": {"attention": NAMES, "context": 16, "datasets": ["lines"]},
     "speed": {
         "timeout_seconds": 60, "repeats": 3, "target_seconds": 0.01,
-        "time_step": {"sizes": ["s"], "contexts": [16, 32], "implementations": TIMED},
+        "time_step": [{"sizes": ["s"], "contexts": [16, 32], "implementations": TIMED}],
         "time_decode": {"sizes": ["s"], "contexts": [16], "attentions": EVERY, "batches": [1]},
     },
 }  # fmt: skip

@@ -19,7 +19,7 @@ from pathlib import Path
 from lmscaling.runtime import gpus
 
 if sys.argv[1] == "train":
-    run, now = Path(sys.argv[sys.argv.index("--record") + 1]).parent, Path("now")
+    run, now = Path(sys.argv[sys.argv.index("--out") + 1].removesuffix(".json")), Path("now")
     with gpus.reserved(1):
         (now / run.name).write_text(os.environ["CUDA_VISIBLE_DEVICES"])
         while not Path("go", run.name).exists():

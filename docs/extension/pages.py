@@ -101,16 +101,15 @@ CODE = ("claims", "figures", "fits", "report", "store")
 """Packages that figures, verdicts and reports follow from."""
 
 NEEDS = {
-    "copy_task": "Set `speed: copy_task` in the study.",
-    "chunk_time": "Set `speed: tune_chunk` in the study.",
+    "copy_task": "Time steps of a size that is called `copy`, as `config/study.yaml` does.",
+    "chunk_time": "Set `chunks` under `speed: time_step` in the study.",
     "layer_time": "Set `speed: time_layer` in the study.",
     "throughput": "Set `tokens` under `speed: time_step` in the study.",
     "memory": "Set `speed: time_step` in the study; the published times have no memory.",
     "image_samples": "Give `tasks:` a row on a dataset of kind `images`.",
     "learning_rates": "Give `axes.lr_scale` several values.",
-    "dq_error": "`lmscaling gradient-error` measures it in the layers of a run.",
+    "dq_error": "`python benchmarks/gradient_error.py` measures it in the layers of a run.",
     "critical_batch": "Runs of this package log the norms of gradients.",
-    "design_frontier": "`lmscaling design` writes its records.",
     "epochs": "Set `epochs:` and train on a small text, as `config/small_corpus.yaml` does.",
 }
 """What a study has to say for a figure that the published numbers cannot fill."""

@@ -98,6 +98,12 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+def update_text(path: Path, text: str) -> None:
+    """Write a file unless it has this text: its time stays, so no rule runs because of it."""
+    if not path.is_file() or path.read_text() != text:
+        write_text(path, text)
+
+
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
@@ -142,11 +148,6 @@ def parse_json(text: str | bytes, what: str) -> Any:
         return json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{what} is not valid JSON: {error}; correct it there") from error
-
-
-def described_at(fetched: Path) -> Path:
-    """Path of the description of a fetched file: its source, its size and its SHA-256."""
-    return fetched.with_name(f"{fetched.name}.fetched.json")
 
 
 def sha256_of(path: Path, offset: int = 0) -> str:

@@ -1,8 +1,11 @@
 """Formats numbers and tables for the terminal, for messages and for the report."""
 
+import os
 import re
+import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TextIO
 
 COLUMNS = 100
 """Longest line of a table or a sentence for the terminal."""
@@ -117,3 +120,27 @@ def duration(seconds: float, form: str = ".0f") -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:{form}} {unit}"
     return f"{max(0, seconds):{form}} s"
+
+
+def moves_cursor(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that shows colours and can go back to an earlier line."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def painted(text: str, colours: Mapping[str, int]) -> str:
+    """A table with its states in colour, if standard output shows colours and they are wanted.
+
+    Args:
+        text: The table; a state is the first or the second word of a line.
+        colours: State and its colour, a number of ECMA-48's "select graphic rendition".
+    """
+    unwanted = os.environ.get("NO_COLOR") or os.environ.get("NO_COLOUR")
+    if unwanted or not moves_cursor(sys.stdout):
+        return text
+    pattern = rf"^(\S+ +)?({'|'.join(map(re.escape, colours))})\b"
+    return re.sub(
+        pattern,
+        lambda match: f"{match[1] or ''}\x1b[{colours[match[2]]}m{match[2]}\x1b[0m",
+        text,
+        flags=re.MULTILINE,
+    )

@@ -18,15 +18,19 @@ from lmscaling.errors import UserError
 PACKAGE = Path(__file__).parent
 
 PROJECT = PACKAGE / "project" if (PACKAGE / "project").is_dir() else PACKAGE.parents[1]
-"""Folder with ``Snakefile``, ``workflow/``, ``profiles/``, ``config/`` and ``results/published/``:
+"""Folder with ``workflow/``, ``profiles/``, ``config/`` and ``results/published/``:
 a checkout, or the copy of these files in an installed package."""
 
-STUDY, COMMIT = "study.json", "git_commit"
-"""Files beside ``src/`` of a copy for submitted jobs. The second names the commit of the sources;
-``PROJECT`` of an installed package has it too."""
+COMMIT = "git_commit"
+"""File in ``PROJECT`` of an installed package that names the commit of its sources."""
 
 DRAWING = ("figures", "fits", "formatting", "store.spikes")
 """Packages and modules that decide what a figure shows, given the store."""
+
+FORMS = "forms"
+"""Stem of a file in a folder of ``kernels/`` of which each function is an implementation."""
+FUNCTION = re.compile(r"^def ([a-z]\w*)", re.MULTILINE)
+"""A function of a module that is not private."""
 
 IMPORT = re.compile(r"^ *((?:import|from) +lmscaling\b(?:[^(\n]*\([^)]*\)|.*))$", re.MULTILINE)
 """A statement that imports from this package, at any indent."""
@@ -54,13 +58,11 @@ def own_attention() -> Path | None:
 def own_attention_files() -> dict[str, Path]:
     """Source files of the user's ``attention/`` by stem; those named ``_*`` are no variants.
 
-    A copy of this package for submitted jobs has them already, as they were.
-
     Raises:
         UserError: One has the name of a file of this package.
     """
     folder = own_attention()
-    if folder is None or (PACKAGE.parents[1] / STUDY).is_file():
+    if folder is None:
         return {}
     files = {p.stem: p for p in sorted(folder.glob("*.py")) if p.stem != "__init__"}
     if taken := [stem for stem in files if (PACKAGE / "attention" / f"{stem}.py").is_file()]:
@@ -95,7 +97,15 @@ def attentions() -> list[str]:
 
 def implementations(attention: str) -> list[str]:
     """Names of the implementations of an attention variant; empty if it has only its own."""
-    return list(sources(f"kernels/{family(attention)}"))
+    return implementations_of(family(attention))
+
+
+def implementations_of(family: str) -> list[str]:
+    """Names of the implementations in a folder of ``kernels/``, sorted: the files in it, and the
+    functions of its file ``forms.py``."""
+    files = sources(f"kernels/{family}")
+    forms = files.pop(FORMS, None)
+    return sorted([*files, *(FUNCTION.findall(forms.read_text()) if forms else [])])
 
 
 def family(attention: str) -> str:
@@ -129,18 +139,45 @@ def checked_by(way: str) -> str:
     return f"{family(attention)}/{implementation}" if slash else way
 
 
+def takes_chunk(way: str) -> bool:
+    """Whether the function of ``attention/implementation`` has the parameter ``chunk``."""
+    attention, _, name = way.partition("/")
+    folder = PACKAGE / "kernels" / family(attention)
+    places = {folder / f"{name}.py": "attend", folder / f"{FORMS}.py": name}
+    return any(
+        isinstance(node, ast.arg) and node.arg == "chunk"
+        for path, function in places.items()
+        if path.is_file()
+        for attend in source_code.syntax(path).body
+        if isinstance(attend, ast.FunctionDef) and attend.name == function
+        for node in ast.walk(attend.args)
+    )
+
+
 def options(attention: str) -> dict[str, Any]:
     """Options of a variant by name, with their default, or None if that is no literal.
 
     They are the keyword-only parameters of its class but ``context``, which the model gives.
     """
-    for node in _lineage(attention):
-        for method in node.body:
-            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
-                pairs = zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True)
-                given = {argument.arg: default for argument, default in pairs}
-                return {name: _literal(x) for name, x in given.items() if name != "context"}
-    return {}
+    if (given := _parameters(attention)) is None:
+        return {}
+    pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    defaults = {argument.arg: default for argument, default in pairs}
+    return {name: _literal(x) for name, x in defaults.items() if name != "context"}
+
+
+def takes_any_option(attention: str) -> bool:
+    """Whether a variant checks its options itself, because its class has ``**options``; then it is
+    many attentions, and none without options."""
+    given = _parameters(attention)
+    return bool(given and given.kwarg)
+
+
+def _parameters(attention: str) -> ast.arguments | None:
+    """Of the constructor of a variant; None if it has none of its own."""
+    methods = (method for node in _lineage(attention) for method in node.body)
+    of = (m for m in methods if isinstance(m, ast.FunctionDef) and m.name == "__init__")
+    return next((method.args for method in of), None)
 
 
 def _literal(node: ast.expr | None) -> Any:

@@ -183,7 +183,7 @@ class Study:
             "SELECT table_name, column_name, data_type FROM duckdb_columns() "
             "WHERE NOT internal ORDER BY table_name, column_index"
         ).fetchall()
-        rows = [(*row, meanings.meaning(*row[:2])) for row in found if row[0] in meanings.RECORDS]
+        rows = [(*row, meanings.meaning(*row[:2])) for row in found]
         return DataFrame(rows, columns=["table", "column", "type", "meaning"])
 
     def runs(self) -> DataFrame:

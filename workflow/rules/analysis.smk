@@ -7,7 +7,7 @@ rule collect:
         local(FIGURES.store_sources),
         local(FIGURES.attention_sources),
         "<results>/study.json",
-        RECORDS.every,
+        lambda wildcards: RECORDS,  # of names in a rule, Snakemake would hold a second copy
     output:
         FIGURES.tables,
     log:
@@ -16,14 +16,15 @@ rule collect:
     conda:
         "../envs/analysis.yml"
     params:
+        verb="build-store",
         results=subpath(output[0], ancestor=2),
     shell:
-        "python -m lmscaling build-store {params.results:q} > {log:q} 2>&1"
+        "python -m lmscaling {params.verb} {params.results:q} > {log:q} 2>&1"
 
 
 # One job, for Python and its packages take most of the time of a figure. It draws those whose code,
 # data or files have changed, goes on when one fails, and names these at the end of its log.
-rule draw:
+use rule collect as draw with:
     input:
         FIGURES.tables,
         local(FIGURES.sources),
@@ -45,15 +46,12 @@ rule draw:
     log:
         "<results>/logs/draw.log",
     localrule: True
-    conda:
-        "../envs/analysis.yml"
     params:
+        verb="figure",
         results=subpath(output[0], ancestor=2),
-    shell:
-        "python -m lmscaling figure {params.results:q} > {log:q} 2>&1"
 
 
-rule report:
+use rule collect as report with:
     input:
         "<results>/study.json",
         "<results>/plan.json",
@@ -64,12 +62,9 @@ rule report:
     log:
         "<results>/logs/report.log",
     localrule: True
-    conda:
-        "../envs/analysis.yml"
     params:
+        verb="report",
         results=subpath(output[0], parent=True),
-    shell:
-        "python -m lmscaling report {params.results:q} > {log:q} 2>&1"
 
 
 # Draws what the records and logs that exist allow. It declares no file, so that nothing is trained
@@ -81,8 +76,19 @@ rule figures:
     conda:
         "../envs/analysis.yml"
     params:
-        json=RECORD,
         results=RESULTS,
     shell:
-        "(printf '%s\n' {params.json:q} | python -m lmscaling study {params.results:q}/study.json"
+        "(python -m lmscaling record {params.results:q}/study.json < {params.results:q}/asked.json"
         " && python -m lmscaling figures {params.results:q}) 2> {log:q}"
+
+
+# The complete speed study, with nothing trained, and what is drawn of it.
+use rule figures as speed with:
+    input:
+        "<results>/study.json",
+        SWEEPS.paths,
+    log:
+        "<results>/logs/speed.log",
+    localrule: True
+    params:
+        results=subpath(input[0], parent=True),

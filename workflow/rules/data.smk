@@ -1,17 +1,13 @@
 # From dataset rows to shards of tokens and their manifests: a folder for each text.
-#
-# Only fetch and vocabulary need a network. They run where snakemake runs, unless the profile names a
-# partition for them.
 
 
+# It needs a network, so it runs where snakemake runs.
 rule vocabulary:
     output:
         "<results>/vocabulary/{vocabulary}",
     log:
         "<results>/logs/vocabulary/{vocabulary}.log",
-    wildcard_constraints:
-        vocabulary=SHARDS.vocabularies(False, IN_JOB),
-    localrule: runs_here("vocabulary")
+    localrule: True
     conda:
         "../envs/train.yml"
     params:
@@ -20,55 +16,11 @@ rule vocabulary:
         "python -m lmscaling vocabulary {output:q} {params.words} > {log:q} 2>&1"
 
 
-# What was fetched stays until it is tokenized, and nothing is tokenized before the tokenizer exists.
-rule train_bpe:
-    input:
-        SHARDS.sample,
-    output:
-        update("<results>/vocabulary/{vocabulary}"),
-    log:
-        "<results>/logs/train_bpe/{vocabulary}.log",
-    wildcard_constraints:
-        vocabulary=SHARDS.vocabularies(True, IN_JOB),
-    conda:
-        "../envs/train.yml"
-    resources:
-        mem_mb=4000,
-        runtime="2h",
-    params:
-        json=SHARDS.sample_json,
-        words=SHARDS.sample_words,
-    shell:
-        "printf '%s\n' {params.json:q}"
-        " | python -m lmscaling train-bpe {output:q} {params.words} > {log:q} 2>&1"
-
-
-# Shards are fetched and tokenized in chunks of `shards_per_job:`, named <text>/<split>-<first>-<last>.
-# No text and no shard is an output here, for Snakemake would delete it before a job that comes late
-# and after one that fails. The outputs are marks that a chunk is complete, and stay, for a job that
-# comes late waits for them. The verbs see which shards are missing, and keep what exists, the first
-# part of a download too. `tokenize` deletes what was fetched for a shard that is complete.
-rule fetch:
-    output:
-        touch("<results>/sources/{chunk}.fetched"),
-    log:
-        "<results>/logs/fetch/{chunk}.log",
-    wildcard_constraints:
-        chunk=SHARDS.pattern(IN_JOB),
-    localrule: runs_here("fetch")
-    conda:
-        "../envs/train.yml"
-    resources:
-        downloads=SHARDS.downloads,  # profiles/default says how many at one time
-        runtime=SHARDS.minutes,
-    params:
-        json=SHARDS.json,
-        words=SHARDS.fetch_words,
-    shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling fetch {params.words}"
-        " --at-once {resources.downloads} > {log:q} 2>&1"
-
-
+# Shards are tokenized in chunks of `shards_per_job:`, named <text>/<split>-<first>-<last>. No shard is
+# an output here, for Snakemake would delete it before a job that comes late and after one that fails.
+# The outputs are marks that a chunk is complete. The verb sees which shards are missing, and keeps
+# what exists. Text of the hub is read while it arrives, so these jobs need a network, or a row with
+# `mirror:`.
 rule tokenize:
     input:
         unpack(SHARDS.inputs),
@@ -77,7 +29,7 @@ rule tokenize:
     log:
         "<results>/logs/tokenize/{chunk}.log",
     wildcard_constraints:
-        chunk=SHARDS.pattern(IN_JOB),
+        chunk=CHUNK,
     conda:
         "../envs/train.yml"
     resources:
@@ -92,21 +44,18 @@ rule tokenize:
 
 rule manifest:
     input:
-        forcing(SHARDS.marks),
+        SHARDS.before,
     output:
         "<results>/tokens/{tokens}/manifest.json",
     log:
         "<results>/logs/manifest/{tokens}.log",
-    wildcard_constraints:
-        tokens=lms.any_of(SHARDS.corpora),
     localrule: True
     conda:
         "../envs/train.yml"
     params:
-        train=SHARDS.n_train,
-        validation=SHARDS.n_validation,
+        shards=SHARDS.n,
     shell:
-        "python -m lmscaling manifest {output:q} {params.train} {params.validation} > {log:q} 2>&1"
+        "python -m lmscaling manifest {output:q} {params.shards} > {log:q} 2>&1"
 
 
 # A shard that is damaged would end a run when it gets there, hours later. The mark is kept: a text
@@ -118,8 +67,6 @@ rule verify:
         update("<results>/tokens/{tokens}/verified.json"),
     log:
         "<results>/logs/verify/{tokens}.log",
-    wildcard_constraints:
-        tokens=lms.any_of(SHARDS.corpora),
     conda:
         "../envs/train.yml"
     threads: 4

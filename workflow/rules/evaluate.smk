@@ -3,14 +3,18 @@
 
 rule evaluate:
     input:
-        record=EVALUATIONS.record,
-        manifest=EVALUATIONS.manifest,
+        settled(
+            EVALUATIONS.inputs,
+            "evaluations/{wildcards.run}/{wildcards.text}.jsonl",
+            RUNS.has_ended,
+        ),
     output:
-        update("<results>/evaluations/{evaluation}.jsonl"),
+        update("<results>/evaluations/{run}/{text}.jsonl"),
     log:
-        "<results>/logs/evaluate/{evaluation}.log",
+        "<results>/logs/evaluate/{run}/{text}.log",
     wildcard_constraints:
-        evaluation=EVALUATIONS.pattern,
+        run="[^/]+",
+        text="[^/]+",
     conda:
         "../envs/train.yml"
     threads: GPU_CORES if STUDY.gpus else 1
@@ -19,31 +23,19 @@ rule evaluate:
         mem="32GB" if STUDY.gpus else "4GB",
         runtime="8h",
     params:
-        run=subpath(input.record, parent=True),
+        verb="evaluate",
+        words=EVALUATIONS.words,
     shell:
-        "python -m lmscaling evaluate {params.run:q} --manifest {input.manifest:q}"
-        " --out {output:q} > {log:q} 2>&1"
+        "python -m lmscaling {params.verb} {params.words} --out {output:q} > {log:q} 2>&1"
 
 
-rule draw_images:
+use rule evaluate as draw_images with:
     input:
-        record=SAMPLES.record,
-        manifest=SAMPLES.manifest,
+        settled(EVALUATIONS.inputs, "samples/{wildcards.run}.json", RUNS.has_ended),
     output:
-        update("<results>/samples/{sampled}.json"),
+        update("<results>/samples/{run}.json"),
     log:
-        "<results>/logs/draw_images/{sampled}.log",
-    wildcard_constraints:
-        sampled=SAMPLES.pattern,
-    conda:
-        "../envs/train.yml"
-    threads: GPU_CORES if STUDY.gpus else 1
-    resources:
-        gpu=SAMPLES.gpus,
-        mem="32GB" if STUDY.gpus else "4GB",
-        runtime="1h",
+        "<results>/logs/draw_images/{run}.log",
     params:
-        run=subpath(input.record, parent=True),
-    shell:
-        "python -m lmscaling draw-images {params.run:q} --manifest {input.manifest:q}"
-        " --out {output:q} > {log:q} 2>&1"
+        verb="draw-images",
+        words=EVALUATIONS.words,

@@ -1,5 +1,5 @@
 # From the section `speed:` of the study to times and memory: a folder for each sweep, a record for
-# each point. The rules time_step, tune_chunk and so on differ in the sweeps that they match.
+# each point. The rules time_step, time_decode and so on differ in the sweeps that they match.
 
 for kind in SWEEPS.kinds:
 
@@ -7,14 +7,13 @@ for kind in SWEEPS.kinds:
         name:
             kind
         input:
-            study="<results>/study.json",  # it is written together with the sweeps
-            chunks=SWEEPS.chunks,
+            settled(SWEEPS.inputs, "speed/{wildcards.sweep}/sweep.json", SWEEPS.are_settled),
         output:
             update("<results>/speed/{sweep}/sweep.json"),  # written last, beside the points
         log:
             "<results>/logs/speed/{sweep}.log",
         wildcard_constraints:
-            sweep=SWEEPS.pattern(kind),
+            sweep=f"{kind}/[^/]+",
         conda:
             "../envs/train.yml"
         # On a CPU it takes all cores, for other jobs would disturb the times.
@@ -26,7 +25,7 @@ for kind in SWEEPS.kinds:
             runtime="12h",
         params:
             kind=kind,  # not the rule's name, which another workflow may change
-            results=subpath(input.study, parent=True),
+            results=subpath(output[0], ancestor=4),
             out=subpath(output[0], parent=True),  # the points outlive a failed job
             options=SWEEPS.options,
         shell:
@@ -34,18 +33,20 @@ for kind in SWEEPS.kinds:
             " {params.out:q} {params.options} > {log:q} 2>&1"
 
 
-# The complete speed study and the figures of it, with nothing trained. Like `figures` it declares
-# no file.
-rule speed:
+# A kernel that gives wrong numbers is not timed. Its name has a hash of all that are checked.
+use rule check as check_kernels with:
     input:
-        study="<results>/study.json",
-        sweeps=collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS.names),
+        settled(recorded, "speed/kernels-{wildcards.kernels}.json"),
+    output:
+        update("<results>/speed/kernels-{kernels}.json"),
     log:
-        "<results>/logs/speed.log",
-    localrule: True
-    conda:
-        "../envs/analysis.yml"
+        "<results>/logs/check_kernels/{kernels}.log",
+    wildcard_constraints:
+        kernels="[^/]+",
+    resources:
+        gpu=1,
+        mem="64GB",
+        runtime="2h",
     params:
-        results=subpath(input.study, parent=True),
-    shell:
-        "python -m lmscaling figures {params.results:q} 2> {log:q}"
+        verb="check kernels",
+        path=f"{RESULTS}/study.json",

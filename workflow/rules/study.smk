@@ -1,17 +1,11 @@
-# From the study file to its record, the cells, and what they will cost.
+# From the study to its record, the cells, and what they will cost.
 
 
-# To Snakemake a run that ended as oom or diverged is a success. A user wants to hear of it, too.
-onsuccess:
-    requested.last_words(GRID, CONSOLE.failures.values())
-
-
-onerror:
-    requested.last_words(GRID, CONSOLE.failures.values())
-
-
-# It also writes cells/<run>.json: a job for each of them would take longer than writing it.
+# It also writes cells/<run>.json and sweeps/<sweep>.json: a job for each of them would take longer
+# than writing it. common.smk writes its input when the study has changed.
 rule study:
+    input:
+        "<results>/asked.json",
     output:
         "<results>/study.json",
     log:
@@ -19,10 +13,8 @@ rule study:
     localrule: True
     conda:
         "../envs/train.yml"
-    params:
-        json=RECORD,
     shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling study {output:q} > {log:q} 2>&1"
+        "python -m lmscaling record {output:q} < {input:q} > {log:q} 2>&1"
 
 
 # It reads the calibrations that exist when it runs.
@@ -37,7 +29,7 @@ rule plan:
     conda:
         "../envs/train.yml"
     params:
-        json=lms.fixed(json.dumps(config)),
+        json=lambda wildcards: json.dumps(config),  # in a string Snakemake replaces {names}
         results=subpath(output[0], ancestor=2),
     shell:
         "printf '%s\n' {params.json:q}"

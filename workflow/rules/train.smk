@@ -1,18 +1,17 @@
-# From the cells to the record of every run. No input is ancient here: these rules match only what
-# does not exist yet, and Snakemake forgets a target whose ancient input is about to be made again.
+# From the cells to the record of every run.
 
 
 # A kernel that a compiler breaks costs a minute here and a day later. Training looks at the record
 # and checks by itself on a device, or with versions, that it does not list.
 rule check:
     input:
-        study="<results>/study.json",  # it is written together with the cells
+        settled(recorded, "checks/{wildcards.check}.json"),
     output:
         update("<results>/checks/{check}.json"),
     log:
         "<results>/logs/check/{check}.log",
     wildcard_constraints:
-        check=CHECKS.pattern,
+        check="[^/]+",
     conda:
         "../envs/train.yml"
     threads: GPU_CORES
@@ -21,45 +20,44 @@ rule check:
         mem="32GB",
         runtime="1h",
     params:
-        cell=CHECKS.cell,
+        verb="check cell",
+        path=DEVICES.cell,
     shell:
-        "python -m lmscaling check cell {params.cell:q} {output:q} > {log:q} 2>&1"
+        "python -m lmscaling {params.verb} {params.path:q} {output:q} > {log:q} 2>&1"
 
 
-rule calibrate:
+use rule check as calibrate with:
     input:
-        CALIBRATIONS.check,
-        study="<results>/study.json",
+        settled(DEVICES.inputs, "calibrations/{wildcards.calibration}.json"),
     output:
         update("<results>/calibrations/{calibration}.json"),
     log:
         "<results>/logs/calibrate/{calibration}.log",
     wildcard_constraints:
-        calibration=CALIBRATIONS.pattern,
-    conda:
-        "../envs/train.yml"
+        calibration="[^/]+",
     threads: CORES  # other jobs on the machine would disturb the times
     resources:
-        gpu=CALIBRATIONS.gpus,
+        gpu=DEVICES.gpus,
         mem="32GB" if STUDY.gpus else "4GB",
         runtime="1h",
     params:
-        cell=CALIBRATIONS.cell,
-    shell:
-        "python -m lmscaling calibrate {params.cell:q} {output:q} > {log:q} 2>&1"
+        verb="calibrate",
+        path=DEVICES.calibrated_cell,
 
 
+# The output is a copy of runs/<run>/run.json, made at the end. Snakemake may delete it whenever it
+# likes. The folder runs/<run>/ with record, log and weights belongs to the program, which alone
+# decides whether to train, see runtime/planned.py. Delete the output, or force it, to train again.
+# Branches are short: one job trains all those of a trunk, and `run` is then the name of that job.
 rule train:
     input:
-        RUNS.before,
-        verified=SHARDS.verified,
-        calibration=RUNS.calibration,
+        settled(RUNS.inputs, "runs/{wildcards.run}.json", RUNS.has_ended),
     output:
-        record=update("<results>/runs/{run}/run.json"),  # written last, beside the log
+        "<results>/runs/{run}.json",
     log:
         "<results>/logs/train/{run}.log",
     wildcard_constraints:
-        run=RUNS.trunk_pattern,
+        run=TRUNK,
     conda:
         "../envs/train.yml"
     threads: RUNS.threads
@@ -68,30 +66,18 @@ rule train:
         gpu=RUNS.gpus,
         mem_mb=RUNS.mem_mb,
         runtime=RUNS.minutes,
-        slurm_extra=RUNS.sbatch_options,
     params:
-        cells=RUNS.cell_files,
-        results=subpath(output.record, ancestor=3),
-        tokens=SHARDS.trained_on,
-        options=RUNS.options,
+        words=RUNS.words,
     # exec: a signal must reach Python; a shell in between would die of it alone. The scratch folder
     # outlives an attempt that failed.
     shell:
-        "exec python -m lmscaling train {params.cells:q}"
-        " --manifest {params.tokens:q}/manifest.json"
-        " --scratch {params.results:q}/scratch/{wildcards.run}"
-        " --record {output.record:q} {params.options} > {log:q} 2>&1"
+        "exec python -m lmscaling train {params.words} --out {output:q} > {log:q} 2>&1"
 
 
-# A job for all branches of a trunk. A trunk that has ended is a source file like any other: a branch
-# cannot train it again.
 use rule train as branch with:
     input:
-        RUNS.before,
-        verified=SHARDS.verified,
-        calibration=RUNS.calibration,
-        trunk=RUNS.trunk,
+        settled(RUNS.branch_inputs, "runs/{wildcards.run}.json", RUNS.has_ended),
     log:
         "<results>/logs/branch/{run}.log",
     wildcard_constraints:
-        run=RUNS.branch_pattern,
+        run=BRANCHES,

@@ -14,14 +14,18 @@ What a variant must have: ``__init__(d_model, n_head, rotate)`` and ``forward``.
   scaled by the depth.
 - Keyword-only parameters with defaults. They are its options: ``axes.attention: [{mine: {rank:
   8}}]``. A parameter ``context`` gets the context of the cell.
-- ``FAMILY``, a folder in ``kernels/``, and the attribute ``implementation``, the stem of the file
-  there that is in use. Without ``FAMILY`` the folder has its own name.
-- ``form``, if these compute linear attention as in ``kernels/__init__.py``: the feature map and the
-  normalisation that it gives them. Training then begins with a check of their GPU kernels.
+- ``FAMILY``, a folder in ``kernels/``, and the attribute ``implementation``, the name of the
+  one there that is in use. Without ``FAMILY`` the folder has its own name.
+- ``form``, if these compute linear attention as in ``kernels/linear/forms.py``: the feature map and
+  the normalisation that it gives them. Training then begins with a check of their GPU kernels.
 - ``WIDEST_ON_GPU``, the widest head of its GPU kernels. Wider heads are refused, as they would be
   many times slower.
 - ``TIMED_AS``, how the throughput model takes it to be computed, one of ``KINDS`` in
   ``plan/throughput/terms.py``. Without it, little is known of its times before it is calibrated.
+- ``IN_BFLOAT16 = True``, if its products are bfloat16 also where the model is float32: its check
+  then allows as much rounding. ``COMPILES = False``, if blocks are to be compiled without it;
+  ``NEEDS_GPU = True``, if it cannot be computed on a CPU.
+- In the file, ``PACKAGE``: a distribution whose version counts as a part of the code on GPUs.
 - ``ON_GPU``, a sentence for plan and report: why it has no kernels on a GPU, and what that costs.
 
 ``build`` makes any of them for a model of one's own, without a study.
@@ -186,8 +190,9 @@ def build(
         raise UserError(
             f"d_model is {d_model} and n_head is {n_head}; allowed: a positive multiple of n_head"
         )
+    allowed = registry.options(name)
     for option in options:
-        if option not in (allowed := registry.options(name)):
+        if option not in allowed and not registry.takes_any_option(name):
             raise UserError(f"{name} has no option {option!r}; {choose(option, allowed)}")
     if takes_context(name) and context is None:
         raise UserError(

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from lmscaling.attention._documents import Documents
+from lmscaling.errors import UserError
 
-COUNTED = (2048, 4096)
-"""Contexts at which FLOPs are counted for longer ones, with which they grow linearly per token."""
+COUNTED = (1024, 2048)
+"""Tokens of which FLOPs are counted for longer ones, with which they grow linearly per token."""
 
 
 @dataclass
@@ -69,15 +70,16 @@ class Untuned(nn.Module):
 class Counted(nn.Module):
     """``flops_per_token`` by PyTorch's count of the products in ``forward``.
 
-    Masked products count, too, as they are computed; so a count of a causal matrix is twice that of
-    a variant that counts its half.
+    PyTorch counts masked pairs of tokens, too. A token sees half of the context on average, so what
+    it costs is counted at half of it; what does not depend on the context is the same there.
     """
 
     def flops_per_token(self, context: int) -> float:
-        if context <= COUNTED[1]:
-            return _flops(self, context) / context
+        tokens = (context + 1) // 2
+        if tokens <= COUNTED[1]:
+            return _flops(self, tokens) / tokens
         low, high = (_flops(self, each) / each for each in COUNTED)
-        return low + (high - low) * (context - COUNTED[0]) / (COUNTED[1] - COUNTED[0])
+        return low + (high - low) * (tokens - COUNTED[0]) / (COUNTED[1] - COUNTED[0])
 
 
 def _flops(module: Any, tokens: int) -> float:
@@ -85,7 +87,15 @@ def _flops(module: Any, tokens: int) -> float:
 
     on_meta = copy.deepcopy(module).to("meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        on_meta(torch.empty(1, tokens, module.d_model, device="meta"))
+        try:
+            on_meta(torch.empty(1, tokens, module.d_model, device="meta"))
+        except RuntimeError as error:
+            name = type(module).__module__.rpartition(".")[2]
+            raise UserError(
+                f"attention {name} does not run on PyTorch's device meta, where its FLOPs are "
+                f"counted: {str(error).splitlines()[0]}; make its tensors with device=x.device, or "
+                "define flops_per_token"
+            ) from error
     return float(counter.get_total_flops())
 
 

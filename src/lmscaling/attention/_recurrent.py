@@ -57,7 +57,7 @@ class Recurrent(nn.Module):
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
         """Tokens per chunk in plain PyTorch; GPU kernels have their own table."""
-        by_kernels = device_type == "cuda" and not getattr(self, "ON_GPU", "")
+        by_kernels = device_type == "cuda" and getattr(self, "implementation", "plain") != "plain"
         return {} if by_kernels else {"chunk": self.CHUNKS}
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -120,14 +120,15 @@ class Normalized(Recurrent):
     ) -> None:
         value = d_model // n_head
         super().__init__(d_model, n_head, rotate, features, value + 1)
-        self.widths, self.inside = (width, width, value), features
+        self.widths: tuple[int, ...] = (width, width, value)
+        self.inside = features
         self.qkv = nn.Linear(d_model, n_head * sum(self.widths))
 
     def _mix(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        q_BTHK, k_BTHK, v_BTHV = self._heads(self.qkv(x_BTD), *self.widths)
+        q_BTHK, k_BTHK, v_BTHV, *more = self._heads(self.qkv(x_BTD), *self.widths)
         with torch.autocast(x_BTD.device.type, enabled=False):
             q, k, v = (at_least_float32(x) for x in (q_BTHK, k_BTHK, v_BTHV))
-            sums, state = self._sums(q, k, F.pad(v, (0, 1), value=1.0), state)
+            sums, state = self._sums(q, k, F.pad(v, (0, 1), value=1.0), state, *more)
             o_BTHV = sums[..., :-1] / (sums[..., -1:] + self.EPSILON)
         return o_BTHV.to(v_BTHV.dtype), state
 
@@ -135,16 +136,22 @@ class Normalized(Recurrent):
         V = self.value - 1
         return chunk * (self.inside + V) + 4 * self.key * V
 
-    def _sums(self, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Weighted sums of v, whose last column is ones, and the state after them."""
+    def _sums(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, *more: Tensor
+    ) -> tuple[Tensor, Any]:
+        """Weighted sums of v, whose last column is ones, and the state after them. ``more`` are
+        further parts of the projection, as ``widths`` says."""
         raise NotImplementedError
 
 
 class Decaying(Recurrent):
     """Gates instead of a division; a subclass has ``_rates`` and ``_tokens``."""
 
-    FAMILY = "gated"
+    FAMILY, DEFAULT = "gated", "chunked"
+    """The folder of ``kernels/``, and the file in it that is used."""
     TIMED_AS = "chunks"
+    form: tuple[str, ...] = ("token",)
+    """What has a gate of its own: a ``head``, each ``token`` or each ``channel``."""
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         if d_model % (2 * n_head):
@@ -154,7 +161,7 @@ class Decaying(Recurrent):
             )
         super().__init__(d_model, n_head, rotate, d_model // n_head // 2, d_model // n_head)
         self.qkvr = nn.Linear(d_model, 3 * d_model)
-        self.implementation = "chunked"
+        self.implementation = self.DEFAULT
 
     @property
     def implementation(self) -> str:
@@ -165,11 +172,17 @@ class Decaying(Recurrent):
     def implementation(self, name: str) -> None:
         # Loaded here and not in every forward pass, because a compiler cannot trace an import.
         self._implementation, self._attend = name, kernels.load(self.FAMILY, name)
+        self._takes_chunk = kernels.takes_chunk(self._attend)
+
+    @property
+    def COMPILES(self) -> bool:
+        """Kernels of others stay outside of compiled graphs."""
+        return self.implementation != "fla"
 
     def forward_documents(self, x_BTD: Tensor, documents: Documents) -> Tensor:
-        """The GPU kernels, which take gates of heads, start a new state at each document."""
-        has_kernels = self.implementation == "chunked" and hasattr(self, "form")
-        if not (has_kernels and kernels.on_triton_device(x_BTD)):
+        """Our GPU kernels, which have no gates of channels, start a new state at each document."""
+        is_ours = self.implementation == "chunked" and self.form != ("channel",)
+        if not (is_ours and kernels.on_triton_device(x_BTD)):
             return documents.each(self, x_BTD)
         return self.out(self._mix(x_BTD, None, documents.lengths)[0].flatten(2))
 
@@ -183,8 +196,9 @@ class Decaying(Recurrent):
                 o_BTHV, kv_BHKV = self._step(tokens, state.kv_BHKV)
             else:
                 initial = None if state is None else state.kv_BHKV
-                apart = {"lengths": lengths} if lengths else {}
-                o_BTHV, kv_BHKV = self._attend(*tokens, initial, chunk=self.chunk, **apart)
+                options: dict[str, Any] = {"lengths": lengths} if lengths else {}
+                options |= {"chunk": self.chunk} if self._takes_chunk else {}
+                o_BTHV, kv_BHKV = self._attend(*tokens, initial, **options)
             o_BTHV = self._norm(at_least_float32(o_BTHV)) * F.silu(at_least_float32(r))
         return o_BTHV.to(v.dtype), State(kv_BHKV, start + x_BTD.shape[1])
 

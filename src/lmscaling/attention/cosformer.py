@@ -46,7 +46,9 @@ class Attention(Normalized):
         super().__init__(d_model, n_head, rotate, K, 2 * K)
         self.context = context
 
-    def _sums(self, q: Tensor, k: Tensor, v: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def _sums(
+        self, q: Tensor, k: Tensor, v: Tensor, state: State | None, *more: Tensor
+    ) -> tuple[Tensor, State]:
         start, T = 0 if state is None else state.length, q.shape[1]
         angle_T = torch.arange(start, start + T, device=q.device).to(q.dtype)
         angle_T1 = (angle_T * (math.pi / 2 / self.context))[:, None, None]

@@ -69,7 +69,9 @@ class Attention(Normalized):
         empty = super().init_state(batch, context)
         return State(empty.kv_BHKV, 0, empty.kv_BHKV.new_zeros(empty.kv_BHKV.shape[:3]))
 
-    def _sums(self, q: Tensor, k: Tensor, v: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def _sums(
+        self, q: Tensor, k: Tensor, v: Tensor, state: State | None, *more: Tensor
+    ) -> tuple[Tensor, State]:
         start, initial = (0, None) if state is None else (state.length, state.kv_BHKV)
         log_q, log_k = (self._log_features(self._rotated(x, start)) for x in (q, k))
         with torch.no_grad():

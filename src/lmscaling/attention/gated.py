@@ -22,7 +22,10 @@ from torch import Tensor, nn
 
 from lmscaling.attention._recurrent import Decaying, Tokens, half_lives
 from lmscaling.errors import UserError
+from lmscaling.kernels import peer
 from lmscaling.kernels.rotary import Rotate
+
+PACKAGE = "flash-linear-attention"
 
 
 class Attention(Decaying):
@@ -41,10 +44,13 @@ class Attention(Decaying):
         UserError: An option is not positive.
     """
 
-    ON_GPU = (
-        "plain PyTorch, because our kernels have gates of heads but none of channels: forward, "
-        "about 7 float32 numbers are written and read for each element of queries, keys and values"
-    )
+    DEFAULT, form = peer.best(), ("channel",)
+    ON_GPU = {
+        "fla": f"kernels of {PACKAGE}, checked before training",
+        "plain": "plain PyTorch, because our kernels have gates of heads but none of channels: "
+        "forward, about 7 float32 numbers are written and read for each element of queries, keys "
+        f"and values; those of {PACKAGE} are used once it is installed",
+    }[DEFAULT]
 
     def __init__(
         self,

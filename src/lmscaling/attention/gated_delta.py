@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from lmscaling.attention._recurrent import Decay, Decaying, Tokens
 from lmscaling.errors import UserError
-from lmscaling.kernels import at_least_float32
-from lmscaling.kernels.delta_triton import op
-from lmscaling.kernels.gated_delta import chunked as delta
+from lmscaling.kernels import at_least_float32, peer
+from lmscaling.kernels.gated_delta import plain as delta
 from lmscaling.kernels.rotary import Rotate
 
+PACKAGE = "flash-linear-attention"
 SQUARE = 1e-6
 """Added to the squared length of a key, so that its direction has a gradient at zero."""
 
@@ -47,10 +47,13 @@ class Attention(Decaying):
         UserError: The largest beta is not in (0, 2], beyond which the state grows without bound.
     """
 
-    FAMILY = "gated_delta"
-    WIDEST_ON_GPU = op.WIDEST
-    form = ("token",)
-    CHUNKS = (op.CHUNK, 64)
+    FAMILY, DEFAULT = "gated_delta", peer.best()
+    ON_GPU = {
+        "fla": f"kernels of {PACKAGE}, checked before training",
+        "plain": "plain PyTorch, which solves a triangular system for each chunk; the kernels of "
+        f"{PACKAGE} are used once it is installed",
+    }[DEFAULT]
+    CHUNKS = (delta.CHUNK, 64)
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ Source: Katharopoulos et al. 2020 (arXiv:2006.16236), eq. 8 to 12; rotated posit
 2021 (arXiv:2104.09864), eq. 19.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,6 @@ from lmscaling.attention._documents import Documents
 from lmscaling.kernels import at_least_float32, decode
 from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.feature_maps import find
-from lmscaling.kernels.linear import chunked
 from lmscaling.kernels.rotary import Rotate, unrotated
 
 CHUNK = 64
@@ -55,7 +55,7 @@ class Attention(nn.Module):
 
     @property
     def implementation(self) -> str:
-        """File stem in ``kernels/linear/``."""
+        """A function of ``kernels/linear/forms.py``, or another file there."""
         return self._implementation
 
     @implementation.setter
@@ -74,23 +74,26 @@ class Attention(nn.Module):
     def forward_documents(self, x_BTD: Tensor, documents: Documents) -> Tensor:
         """The GPU kernels start a new state at each document; the rotated form sums keys without
         them, so its documents are rows of padded batches."""
-        qkv_BTW, heads = self.qkv(x_BTD), self.n_head
-        has_kernels = self.rotate is unrotated and self.implementation == "chunked"
-        if not (has_kernels and chunked.is_fused(qkv_BTW, heads)):
-            return self.out(documents.each(self._mix, qkv_BTW).flatten(2))
-        with torch.autocast(qkv_BTW.device.type, enabled=False):
-            o_BTHK = chunked.attend_packed(
-                qkv_BTW, heads, *self.form, self.chunk, documents.lengths
-            )
+        qkv_BTW = self.qkv(x_BTD)
+        if self._has_kernels(qkv_BTW):
+            o_BTHK = self._mix(qkv_BTW, documents.lengths)
+        else:
+            o_BTHK = documents.each(self._mix, qkv_BTW)
         return self.out(o_BTHK.flatten(2))
 
-    def _mix(self, qkv_BTW: Tensor) -> Tensor:
+    def _has_kernels(self, qkv_BTW: Tensor) -> bool:
+        """Whether GPU kernels read the projection, which then is not copied."""
+        K, is_chunked = self.d_model // self.n_head, self.implementation == "chunked"
+        return is_chunked and self.rotate is unrotated and op.runs(qkv_BTW, K, K)
+
+    def _mix(self, qkv_BTW: Tensor, lengths: Sequence[int] = ()) -> Tensor:
         # Sums over a long context need more precision than bf16 has.
         with torch.autocast(qkv_BTW.device.type, enabled=False):
+            if self._has_kernels(qkv_BTW):
+                K = self.d_model // self.n_head
+                return op.chunked(qkv_BTW, self.n_head, K, *self.form, lengths=lengths)[0]
             if self.rotate is not unrotated:
                 return self._mix_rotated(*self._heads(qkv_BTW))
-            if self.implementation == "chunked":  # reads the projection without a copy
-                return chunked.attend_packed(qkv_BTW, self.n_head, *self.form, self.chunk)
             return self._attend(*self._heads(qkv_BTW), *self.form, *self._options())
 
     def _mix_rotated(self, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:

@@ -35,7 +35,6 @@ class Attention(Decaying):
     """
 
     WIDEST_ON_GPU = op.WIDEST
-    form = ("token",)
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lmscaling import kernels
 from lmscaling.attention._documents import Documents
 from lmscaling.kernels.rotary import Rotate
-from lmscaling.kernels.softmax import _pytorch, flash
+from lmscaling.kernels.softmax import _pytorch
 
 CUDNN_WIDTHS = range(8, 129, 8)
 """Head widths that cuDNN supports on every device."""
@@ -41,7 +41,7 @@ class Attention(nn.Module):
 
     @property
     def implementation(self) -> str:
-        """File stem in ``kernels/softmax/``."""
+        """A function of ``kernels/softmax/forms.py``, or another file there."""
         return self._implementation
 
     @implementation.setter
@@ -65,9 +65,9 @@ class Attention(nn.Module):
     def forward_documents(self, x_BTD: Tensor, documents: Documents) -> Tensor:
         """By sequences of several lengths in one call where flash attention runs."""
         qkv_BTW = self.qkv(x_BTD)
-        if self.implementation == "flash" and flash.is_forced(qkv_BTW):
+        if self.implementation == "flash" and _pytorch.is_forced(qkv_BTW):
             given = documents.bounds_P, max(documents.lengths)
-            o_BTHK = flash.attend_documents(*self._heads(qkv_BTW), *given)
+            o_BTHK = _pytorch.attend_documents(*self._heads(qkv_BTW), *given)
         else:
             o_BTHK = documents.each(self._mix, qkv_BTW)
         return self.out(o_BTHK.flatten(2))

@@ -65,7 +65,9 @@ class Attention(Normalized):
         weights = torch.tensor([1.0, *(r[2] for r in rows)], dtype=torch.float64)
         self.register_buffer("weight_F", weights, persistent=False)
 
-    def _sums(self, q: Tensor, k: Tensor, v: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def _sums(
+        self, q: Tensor, k: Tensor, v: Tensor, state: State | None, *more: Tensor
+    ) -> tuple[Tensor, State]:
         start, initial = (0, None) if state is None else (state.length, state.kv_BHKV)
         q, k = (self._rotated(x, start) * self.inside**-0.25 for x in (q, k))
         options = (self.chunk, self._features, self._series)

@@ -48,17 +48,14 @@ class Timing:
 
     def outcome(self, point: Point, dtype: torch.dtype, **more: Any) -> Outcome:
         """A point with these times; ``more`` are columns that only its kind has."""
-        least, lower, median, upper, most = np.quantile(self.seconds, (0, 0.25, 0.5, 0.75, 1))
+        names = ("least", "lower", "median", "upper", "most")
+        quantiles = np.quantile(self.seconds, (0, 0.25, 0.5, 0.75, 1)).tolist()
         values = asdict(point) | {
             "dtype": str(dtype).removeprefix("torch."),
             "captured": self.captured,
             "warm_up": self.warm_up,
             "repeats": len(self.seconds),
-            "least_seconds": float(least),
-            "lower_seconds": float(lower),
-            "median_seconds": float(median),
-            "upper_seconds": float(upper),
-            "most_seconds": float(most),
+            **{f"{name}_seconds": x for name, x in zip(names, quantiles, strict=True)},
             "mean_seconds": statistics.fmean(self.seconds),
             "sd_seconds": statistics.stdev(self.seconds),
             "peak_memory_bytes": self.peak_memory_bytes,
@@ -81,9 +78,6 @@ def timed(call: Callable[[], object], memory: Memory, budget_seconds: float, mos
         memory: Watches the device on which it runs.
         budget_seconds: About how long.
         most: Most measurements.
-
-    Raises:
-        torch.OutOfMemoryError: The call does.
     """
     if memory.device.type == "cuda":
         return _on_cuda(call, memory, budget_seconds, most)
@@ -91,16 +85,17 @@ def timed(call: Callable[[], object], memory: Memory, budget_seconds: float, mos
 
 
 def launched(
-    call: Callable[[], object], memory: Memory, budget_seconds: float, most: int
+    call: Callable[[], object],
+    memory: Memory,
+    budget_seconds: float,
+    most: int,
+    least: int = LEAST_REPEATS,
 ) -> Timing:
-    """Measure like ``timed``, with a wait for the device before and after each call.
-
-    Raises:
-        torch.OutOfMemoryError: The call does.
-    """
+    """Measure like ``timed``, ``least`` times at least, with a wait for the device before and after
+    each call."""
     call()
     second = _waited(call, memory.device)
-    repeats = _repeats(second, budget_seconds, most)
+    repeats = max(least, _repeats(second, budget_seconds, most))
     seconds = sorted(_waited(call, memory.device) for _ in range(repeats))
     return Timing(seconds, 2, False, memory.peak_bytes())
 

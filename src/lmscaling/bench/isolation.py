@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from lmscaling.errors import UserError
@@ -89,14 +88,17 @@ def each(
             if answer["status"] != "done":
                 break
     finally:
-        _kill(process)
+        process.kill()  # in case it has no process group yet
+        assert process.pid
+        with suppress(ProcessLookupError):  # with all that it has started
+            os.killpg(process.pid, signal.SIGKILL)
         process.join()
         receiver.close()
 
 
 def _answer(calls: Sequence[Callable[[], Any]], sender: Connection, parent: int) -> None:
     os.setsid()  # compilers that it starts die with it
-    rank.die_with(parent)
+    rank.die_with_parent(parent)
     for number in STOPPED:
         signal.signal(number, signal.SIG_DFL)
     for call in calls:
@@ -105,23 +107,17 @@ def _answer(calls: Sequence[Callable[[], Any]], sender: Connection, parent: int)
         except UserError as error:
             answer = {"status": "refused", "message": str(error)}
         except Exception as error:
-            answer = _failure(error)
+            answer = {"status": "failed", "message": first_line(error)}
+            if out_of_memory(error):
+                answer["status"] = "oom"
+            elif broken := machine_fault(error):
+                answer = {"status": "stopped", "message": FAULT.format(broken, first_line(error))}
             if answer["status"] != "oom":
                 traceback.print_exc()
         sender.send_bytes(json.dumps(answer).encode())
         if answer["status"] != "done":
             break
     sender.close()
-
-
-def _failure(error: Exception) -> dict[str, Any]:
-    """How a call ended that raised an error."""
-    message = first_line(error)
-    if out_of_memory(error):
-        return {"status": "oom", "message": message}
-    if broken := machine_fault(error):
-        return {"status": "stopped", "message": FAULT.format(broken, message)}
-    return {"status": "failed", "message": message}
 
 
 def _died(code: int | None) -> dict[str, str]:
@@ -134,11 +130,3 @@ def _died(code: int | None) -> dict[str, str]:
     if code == -signal.SIGBUS:  # a page of a file that cannot be read or has no room on disk
         return {"status": "stopped", "message": FAULT.format("disk", f"ended by {name}")}
     return {"status": "failed", "message": f"ended by {name}"}
-
-
-def _kill(process: BaseProcess) -> None:
-    """End a process and all that it has started, as far as they still run."""
-    process.kill()  # in case it has no process group yet
-    assert process.pid
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

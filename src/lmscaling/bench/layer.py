@@ -1,26 +1,28 @@
 """One attention alone, without its projections: a pass forward, or forward and backward.
 
-Linear implementations run with softplus and normalised, those with gates with gates of tokens and
-keys as wide as values; inputs are views of one packed projection, and their gradients go back into
-one, as in a model.
+Linear implementations run with the feature map of their attention and normalised, those with gates
+with the gates of theirs and keys as wide as values. Inputs are views of one packed projection, and
+their gradients go back into one, as in a model.
 
 Legend: B batch, T tokens, H heads, K head width.
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmscaling import kernels, registry
+from lmscaling import attention, kernels, registry
 from lmscaling.bench import peers
 from lmscaling.bench.checks import exactness
 from lmscaling.bench.checks.exactness import Attend
 from lmscaling.bench.clock import device_of, timed
 from lmscaling.bench.memory import Memory
 from lmscaling.config.speed import PEERS, Sweep
-from lmscaling.records.timing import Outcome, Point
+from lmscaling.kernels import feature_maps
+from lmscaling.records.timing import UNMASKED, Outcome, Point
 
 
 def measure(sweep: Sweep, point: Point) -> Outcome:
@@ -31,12 +33,29 @@ def measure(sweep: Sweep, point: Point) -> Outcome:
         torch.OutOfMemoryError: Memory does not suffice.
     """
     assert sweep.layer
-    attend = load(point.attention, point.implementation)
+    attend, kind = load(point.attention, point.implementation), registry.family(point.attention)
+    if point.passes == UNMASKED:
+        attend = unmasked if kind == "linear" else partial(attend, causal=False)
     device, dtype = device_of(sweep)
     memory = Memory(device)
     shape = (point.batch, point.context, sweep.layer.n_head, sweep.layer.d_head)
-    passes = call(attend, registry.family(point.attention), point.passes, shape, dtype, device)
+    form = exactness.LINEAR if kind == "peer" else _form(point.attention)
+    passes = call(attend, kind, point.passes, shape, dtype, device, form)
     return timed(passes, memory, sweep.target_seconds, sweep.repeats).outcome(point, dtype)
+
+
+def _form(name: str) -> tuple[Any, ...]:
+    """Which gates an attention has, or its feature map and that it is normalised."""
+    variant = attention.load(name)
+    return getattr(variant, "form", (getattr(variant, "FEATURE_MAP", "softplus"), True))
+
+
+def unmasked(q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize: bool) -> Tensor:
+    """Linear attention in which each token sees all others: two products with one state."""
+    phi = feature_maps.find(feature_map)
+    q, k = phi.of(q), phi.of(k)
+    y = torch.einsum("bthk,bhkv->bthv", q, torch.einsum("bthk,bthv->bhkv", k, v))
+    return y / (q * k.sum(1, keepdim=True)).sum(-1, keepdim=True) if normalize else y
 
 
 def load(attention: str, implementation: str) -> Attend:
@@ -60,12 +79,13 @@ def call(
     shape_BTHK: tuple[int, int, int, int],
     dtype: torch.dtype,
     device: torch.device,
+    form: tuple[object, ...] = exactness.LINEAR,
 ) -> Callable[[], object]:
     """A call that computes the ``passes`` of an implementation of a kind on random numbers."""
-    options = exactness.moved(exactness.options(kind, shape_BTHK), device, dtype)
+    options = exactness.moved(exactness.options(kind, shape_BTHK, form), device, dtype)
     B, T, H, K = shape_BTHK
     packed = torch.randn(B, T, 3, H, K, device=device, dtype=dtype)
-    if passes == "forward":
+    if passes in ("forward", UNMASKED):
         return partial(attend, *packed.unbind(2), *options)
     dy = torch.randn_like(packed[:, :, 0])
     packed.requires_grad_()

@@ -7,12 +7,12 @@ record like any other. A point with a record is not measured again.
 import json
 import signal
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lmscaling import registry
 from lmscaling.bench.isolation import Ended, Refused, isolated
 from lmscaling.config.kinds import MODULES
 from lmscaling.config.speed import PEERS, Sweep
@@ -20,7 +20,7 @@ from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_json, write_text
-from lmscaling.formatting import aligned
+from lmscaling.records.checks import findings
 from lmscaling.records.timing import Measurement, Outcome, Point
 from lmscaling.runtime import environment, gpus, lock
 
@@ -34,36 +34,47 @@ Records = dict[str, dict[str, Any]]
 """The records of a sweep by the name of their point."""
 
 
-def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
-    """Measure what a sweep lacks in the folder ``out``; a table of all its times.
+def measure(path: Path, kind: str, out: Path, checks: Path | None = None) -> str:
+    """Measure what a sweep lacks in the folder ``out``; how much of it is done.
 
     Args:
         path: ``<sweep>.json``.
         kind: What the sweep must be.
         out: Gets ``<point>.json`` for each point and ``sweep.json`` at the end.
-        chunks: ``sweep.json`` of a ``tune_chunk``, whose fastest chunks are used.
+        checks: Findings of ``check kernels``; what is wrong is not measured.
 
     Raises:
-        UserError: There is no such sweep, it is of another kind, another process measures it, or
-            the machine has no GPU for it.
+        UserError: There is no such sweep, it is of another kind, another process measures it, the
+            kernels were not checked, or the machine has no GPU for it.
     """
     sweep = checked(Sweep, read_json(path, "sweep"), str(path))
     if sweep.kind != kind:
         raise UserError(f"sweep {path} is for {sweep.kind}; run lmscaling {sweep.kind}")
-    fastest = read_json(chunks, "record of a sweep")["fastest"] if chunks else {}
+    faults = {found.way: found.message for found in findings(checks)} if checks else {}
+    if checks and not faults:
+        raise UserError(
+            f"{checks} says of no kernel whether it is right; delete it, and snakemake "
+            "checks the kernels again"
+        )
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with lock.hold(out, f"{out} is being measured"), gpus.reserved(sweep.gpus):
-        records, refused = _measure_points(sweep, out, fastest)
-        text = json.dumps(_summary(sweep, records, refused), indent=2) + "\n"
+        records, refused = _measure_points(sweep, out, faults)
+        statuses = {  # a point that was refused has not ended
+            point.name: records[point.name]["status"] if point.name in records else NOT_TRIED
+            for point in sweep.points
+            if point.name in records or point.series not in refused
+        }
+        text = json.dumps({"sweep": dump(sweep), "statuses": statuses}, indent=2) + "\n"
         path = out / "sweep.json"
         if not path.is_file() or path.read_text() != text:  # another job may have ended the sweep
             write_text(path, text)
-    return table(sweep, records)
+    done = sum(record["status"] == "done" for record in records.values())
+    return f"{kind}: {sweep.name} has {done} of {len(sweep.points)} times, in {out}"
 
 
 def _measure_points(
-    sweep: Sweep, out: Path, fastest: dict[str, Any]
+    sweep: Sweep, out: Path, faults: dict[str, str]
 ) -> tuple[Records, dict[str, str]]:
     """Every point's record by its name, and why series were refused; a point that was not tried
     has no record.
@@ -76,27 +87,29 @@ def _measure_points(
         here["versions"] |= environment.versions_if_installed(tuple(PEERS.values()))
     records: Records = {}
     refused: dict[str, str] = {}
-    ended: set[tuple[str, int]] = set()
+    over: set[tuple[str, int]] = set()
     for point in sweep.points:
-        series = point.series, batch_of_series(sweep, point)
-        if series in ended:
+        series, file = (point.series, batch_of_series(sweep, point)), out / f"{point.name}.json"
+        if series in over:
             continue
-        file = out / f"{point.name}.json"
         record = _measured(file)
         if record is None:
+            started, call = environment.now(), partial(outcome, sweep, point)
             try:
-                row = _measure_point(sweep, _with_chunk(point, fastest), here)
+                if fault := faults.get(registry.checked_by(point.way)):
+                    raise Refused(f"the kernel {point.way} is wrong: {fault}")
+                ended = isolated(call, sweep.timeout_seconds)
             except Refused as error:  # it has no record, so the next snakemake tries it again
                 refused[point.series] = str(error)
-                ended.add(series)
+                over.add(series)
                 print(f"{sweep.kind}: {sweep.name} without {point.way}: {error}", flush=True)
                 continue
-            record = {"record": row.record, **asdict(row)}
+            record = record_of(sweep, point, ended, started, here)
             write_json(file, record)
             print(f"{sweep.kind}: {sweep.name} {line_of(record)}", flush=True)
         records[point.name] = record
         if record["status"] != "done":
-            ended.add(series)
+            over.add(series)
     if refused and not records:
         raise UserError("; ".join(refused.values()))
     return records, refused
@@ -104,10 +117,8 @@ def _measure_points(
 
 def _measured(path: Path) -> dict[str, Any] | None:
     """The record of a point; None if there is none, or if it is damaged."""
-    if not path.is_file():
-        return None
     try:
-        return read_json(path, "measurement")
+        return read_json(path, "measurement") if path.is_file() else None
     except UserError as error:
         print(f"{error}; it is measured again", flush=True)
         return None
@@ -119,22 +130,6 @@ def batch_of_series(sweep: Sweep, point: Point) -> int:
     return point.batch if len(contexts) < len(sweep.points) else 0
 
 
-def _with_chunk(point: Point, fastest: dict[str, Any]) -> Point:
-    """The point with the chunk that was fastest at its context, or at the longest that fitted."""
-    tuned = fastest.get(f"{point.attention}/{point.implementation}", {})
-    if point.chunk or not tuned:
-        return point
-    contexts = [int(c) for c in tuned]
-    nearest = max([c for c in contexts if c <= point.context] or [min(contexts)])
-    return replace(point, chunk=tuned[str(nearest)])
-
-
-def _measure_point(sweep: Sweep, point: Point, here: dict[str, Any]) -> Measurement:
-    started = environment.now()
-    ended = isolated(partial(outcome, sweep, point), sweep.timeout_seconds)
-    return record_of(sweep, point, ended, started, here)
-
-
 def outcome(sweep: Sweep, point: Point) -> dict[str, Any]:
     """What this process measures of a point, as JSON values."""
     return asdict(MODULES[sweep.kind].measure(sweep, point))
@@ -142,11 +137,13 @@ def outcome(sweep: Sweep, point: Point) -> dict[str, Any]:
 
 def record_of(
     sweep: Sweep, point: Point, ended: Ended, started: str, here: dict[str, Any]
-) -> Measurement:
+) -> dict[str, Any]:
     """The record of a point whose measurement has ended; ``here`` is ``environment.complete``."""
-    return Measurement(
+    made = Measurement(
         **ended.value or asdict(Outcome(**asdict(point))),
-        **_shape(sweep),
+        n_layer=sweep.cell and sweep.cell.model.n_layer,
+        n_head=sweep.heads and sweep.heads.n_head,
+        d_head=sweep.heads and sweep.heads.d_head,
         kind=sweep.kind,
         sweep=sweep.folder.partition("/")[2],
         size=sweep.name,
@@ -156,44 +153,7 @@ def record_of(
         device=here["device"],
         environment=here,
     )
-
-
-def _shape(sweep: Sweep) -> dict[str, Any]:
-    """Blocks and heads of a sweep's model or layer; null where there is neither."""
-    if sweep.cell:
-        model = sweep.cell.model
-        d_head = model.d_model // model.n_head
-        return {"n_layer": model.n_layer, "n_head": model.n_head, "d_head": d_head}
-    heads = dump(sweep.layer) if sweep.layer else {"n_head": None, "d_head": None}
-    return {"n_layer": None, **heads}
-
-
-def _summary(sweep: Sweep, records: Records, refused: Iterable[str]) -> dict[str, Any]:
-    """``sweep.json``: the sweep, how every point ended, and the fastest chunks. A point that was
-    refused has not ended."""
-    statuses = {
-        p.name: records[p.name]["status"] if p.name in records else NOT_TRIED
-        for p in sweep.points
-        if p.name in records or p.series not in refused
-    }
-    return {"sweep": dump(sweep), "statuses": statuses, "fastest": _fastest(sweep, records)}
-
-
-def _fastest(sweep: Sweep, records: Records) -> dict[str, dict[str, int]]:
-    """By implementation and context, the chunk of the fastest point."""
-    best: dict[str, dict[str, tuple[float, int]]] = {}
-    for point in sweep.points:
-        row = records.get(point.name, {})
-        if point.chunk and row.get("status") == "done":
-            name = f"{point.attention}/{point.implementation}"
-            contexts = best.setdefault(name, {})
-            chosen = (row["median_seconds"], point.chunk)
-            key = str(point.context)
-            contexts[key] = min(contexts.get(key, chosen), chosen)
-    return {
-        name: {context: chunk for context, (_, chunk) in contexts.items()}
-        for name, contexts in best.items()
-    }
+    return {"record": made.record, **asdict(made)}
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -206,19 +166,3 @@ def line_of(row: dict[str, Any]) -> str:
     chunk = f" chunk {row['chunk']}" if row["chunk"] else ""
     passes = f" {row['passes']}" if row["passes"] else ""
     return f"{way}{passes}{chunk} at {row['context']:,} x {row['batch']}: {result}"
-
-
-def table(sweep: Sweep, records: Records) -> str:
-    """Median milliseconds: one line per series, one column per context."""
-    contexts = sorted({point.context for point in sweep.points})
-    lines: dict[str, dict[int, str]] = {}
-    for point in sweep.points:
-        batch = f" x {b}" if (b := batch_of_series(sweep, point)) else ""
-        row = records.get(point.name)
-        text = "" if row is None else row["status"]
-        if row and row["status"] == "done":
-            text = f"{row['median_seconds'] * 1e3:.4g}"
-        lines.setdefault(point.series + batch, {})[point.context] = text
-    head = [f"{sweep.kind} {sweep.name}, ms", *(f"{context:,}" for context in contexts)]
-    body = [[name, *(cells.get(c, "") for c in contexts)] for name, cells in lines.items()]
-    return "\n".join(aligned([head, *body], left={0}))

@@ -17,12 +17,13 @@ ROLES: dict[str, str] = {}
 
 QUERY = """
     SELECT
-        source, setup, sweep, size, method, batch, context, chunk,
-        seconds / min(seconds) OVER (
+        source, setup, sweep, size, concat_ws(' ', attention, nullif(implementation, '')) AS method,
+        batch, context, chunk,
+        median_seconds / min(median_seconds) OVER (
             PARTITION BY source, setup, sweep, method, batch, context
         ) AS ratio
-    FROM speeds
-    WHERE kind = 'tune_chunk' AND seconds IS NOT NULL
+    FROM measurements
+    WHERE kind = 'time_step' AND chunk IS NOT NULL AND median_seconds IS NOT NULL
         -- GPT-2's 1,558M without embeddings, whatever its row is called.
         AND params BETWEEN 1.3e9 AND 1.7e9
     ORDER BY ALL
@@ -44,7 +45,7 @@ def judge(rows: DataFrame) -> Judgement:
     if tuned.empty:
         return untested(
             "Chunks of 512 tokens, of fewer and of more tokens were not timed at 1.5 billion "
-            "parameters; set speed: tune_chunk in a study to time them."
+            "parameters; set chunks under speed: time_step in a study."
         )
     ratios = tuned.ratio[tuned.chunk == CLAIMED]
     best = sorted({int(chunk) for chunk in tuned.chunk[tuned.ratio == 1]})

@@ -7,55 +7,39 @@ import argparse
 import errno
 import os
 import platform
-import shutil
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from textwrap import TextWrapper
 from typing import Any, NoReturn
 
 from lmscaling import __version__
-from lmscaling.cli.verb import Verb
+from lmscaling.cli.verb import FAMILIES, VERBS
 from lmscaling.errors import UserError, choose
-from lmscaling.formatting import COLUMNS
-
-DESCRIPTION = "Scaling-law studies of language models as one Snakemake workflow."
 
 GROUPS = ("start", "studies", "results", "runs", "devices", "text")
 """Modules of this package, in the order in which the help lists their verbs."""
-
-FAMILIES = {
-    "tune": "Find the fastest configuration on this device.",
-    "check": "Compare the results of this device with exact results.",
-    "verify": "Read again what was written, and compare it with what is recorded.",
-}
-"""First words of verbs of two words."""
-
-VERSIONS = ("torch", "triton", "snakemake")
-"""Packages whose versions ``--version`` prints."""
 
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG,
            errno.EEXIST, errno.ENOTDIR)  # fmt: skip
 """Faults of the system that whoever has typed a verb can mend."""
 
-SHELLS = ("bash", "zsh", "tcsh")
-
-FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
-"""How each shell completes a path: ``shtab.FILE``, without its import."""
-
 
 def main() -> None:
     """Run the verb that the arguments name; exit code 1 after an error of the user."""
     try:
-        message = _run(sys.argv[1:])
-        if message:
+        if message := _run(sys.argv[1:]):
             print(message, flush=True)
     except UserError as error:
         sys.exit(f"error: {error}")
     except ImportError as error:
-        _exit_without_package(error)
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "lmscaling"):  # a bug
+            raise
+        sys.exit(
+            f"error: {package} cannot be used: {error}; install it, or for make gpu put its wheel "
+            "into wheels/ (docs/gpu.md lists those that belong together)"
+        )
     except BrokenPipeError:  # the reader, such as head, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -64,7 +48,7 @@ def _run(words: list[str]) -> str:
     parser = _parser()
     if not words:
         return parser.format_help().rstrip()
-    _check_name(words, parser.verbs)
+    _check_name(words)
     args, rest = parser.parse_known_args(words)
     name = args.verb.name
     if rest:
@@ -81,15 +65,13 @@ def _run(words: list[str]) -> str:
         ) from error
 
 
-def _check_name(words: list[str], verbs: list[Verb]) -> None:
+def _check_name(words: list[str]) -> None:
     """Refuse a word that begins no verb, and a second word that does not belong to the first."""
-    names = [verb.name for verb in verbs]
     n = 2 if words[0] in FAMILIES else 1
-    typed = " ".join(words[:n])
-    known = {" ".join(name.split()[:n]) for name in names if n == 1 or name.startswith(words[0])}
-    if len(words) >= n and not words[n - 1].startswith("-") and typed not in known:
-        nearest = choose(typed, sorted(known))
-        raise UserError(f"{typed!r} is no verb; {nearest}; type lmscaling --help")
+    typed = " ".join(word for word in words[:n] if not word.startswith("-"))
+    names = sorted(v.name for v in VERBS if n == 1 or v.name.startswith(words[0]))
+    if typed and not any(f"{name} ".startswith(f"{typed} ") for name in names):
+        raise UserError(f"{typed!r} is no verb; {choose(typed, names)}; type lmscaling --help")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -99,111 +81,42 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; type {self.prog} --help\n")
 
 
-class _Main(_Parser):
-    """The parser of the whole command line; its help lists what people type first."""
-
-    verbs: list[Verb]
-
-    def format_help(self) -> str:
-        options = self.formatter_class(prog=self.prog)
-        options.start_section("options")
-        options.add_arguments([a for a in self._actions if a.option_strings])
-        options.end_section()
-        groups = {
-            "what you type": [verb for verb in self.verbs if not verb.by_workflow],
-            "what the workflow types": [verb for verb in self.verbs if verb.by_workflow],
-        }
-        lists = [f"{title}:\n{_list(verbs)}" for title, verbs in groups.items()]
-        parts = [self.format_usage().rstrip(), DESCRIPTION, *lists, options.format_help().rstrip()]
-        return "\n\n".join(parts) + "\n"
-
-
-def _list(verbs: list[Verb]) -> str:
-    """A line or more for each verb, with its sentence in a column of its own."""
-    width = max(len(verb.name) for verb in verbs) + 4
-    columns = min(COLUMNS, shutil.get_terminal_size().columns)
-    wrapper = TextWrapper(max(columns, width + 40), subsequent_indent=" " * width)
-    lines = []
-    for verb in verbs:
-        wrapper.initial_indent = f"  {verb.name}".ljust(width)
-        lines += wrapper.wrap(verb.summary)
-    return "\n".join(lines)
-
-
-class _Answer(argparse.Action):
-    """An option that prints an answer and ends the program."""
-
-    def __init__(self, *flags: Any, answer: Callable[[Any, Any], str], **options: Any) -> None:
-        super().__init__(*flags, **options)
-        self.answer = answer
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, flag: str | None = None) -> None:
-        print(self.answer(parser, values))
-        parser.exit()
-
-
-def _versions(parser: _Parser, value: Any) -> str:
-    """Versions of this package, of Python, and of ``VERSIONS``, none of which is imported."""
-    lines = [f"lmscaling {__version__}", f"Python {platform.python_version()}"]
-    for name in VERSIONS:
-        try:
-            lines.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            lines.append(f"{name} is not installed")
-    return "\n".join(lines)
-
-
-def _completion(parser: _Parser, shell: str) -> str:
-    import shtab
-
-    return shtab.complete(parser, shell)
-
-
-def _parser() -> _Main:
-    parser = _Main(prog="lmscaling", description=DESCRIPTION)
-    parser.add_argument(
-        "--version", action=_Answer, nargs=0, answer=_versions, help="print versions and exit"
+def _parser() -> _Parser:
+    for group in GROUPS:
+        import_module(f"lmscaling.cli.{group}")
+    parser = _Parser(
+        prog="lmscaling",
+        description="Scaling-law studies of language models as one Snakemake workflow.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # keeps the lines of the versions
     )
-    parser.add_argument(
-        "--print-completion",
-        action=_Answer,
-        choices=SHELLS,
-        answer=_completion,
-        help='print a script that completes words: eval "$(lmscaling --print-completion bash)"',
-    )
-    subparsers = parser.add_subparsers(required=True, metavar="VERB", parser_class=_Parser)
+    parser.add_argument("--version", action="version", version=_versions())
+    with suppress(ImportError):  # make gpu does without
+        import shtab
+
+        told = 'print a script that completes words: eval "$(lmscaling --print-completion bash)"'
+        shtab.add_argument_to(parser, "--print-completion", help=told)
+    order = "first what you type, then what the workflow types"
+    verbs = parser.add_subparsers(required=True, metavar="VERB", title="verbs", description=order)
     families: dict[str, Any] = {}
-    groups = [import_module(f"lmscaling.cli.{group}").VERBS for group in GROUPS]
-    parser.verbs = [verb for group in groups for verb in group]
-    for verb in parser.verbs:
+    for verb in sorted(VERBS, key=lambda verb: verb.by_workflow):
         first, _, second = verb.name.partition(" ")
         if second and first not in families:
-            summary = FAMILIES[first]
-            family = subparsers.add_parser(first, help=summary, description=summary)
-            families[first] = family.add_subparsers(
-                required=True, metavar="WHAT", parser_class=_Parser
-            )
-        _add(families[first] if second else subparsers, second or first, verb)
+            family = verbs.add_parser(first, help=FAMILIES[first], description=FAMILIES[first])
+            families[first] = family.add_subparsers(required=True, metavar="WHAT")
+        siblings = families[first] if second else verbs
+        own = siblings.add_parser(second or first, help=verb.summary, description=verb.summary)
+        own.set_defaults(verb=verb)
+        for add in verb.arguments:
+            add(own)
     return parser
 
 
-def _add(subparsers: Any, name: str, verb: Verb) -> None:
-    parser = subparsers.add_parser(name, help=verb.summary, description=verb.summary)
-    parser.set_defaults(verb=verb)
-    for argument in verb.arguments:
-        added = parser.add_argument(*argument.flags, **argument.options)
-        if added.type is Path:
-            added.complete = FILES  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _exit_without_package(error: ImportError) -> NoReturn:
-    """End with one sentence that names the package that is missing, or does not fit another one; a
-    module of ours that cannot be imported is a bug."""
-    package = (error.name or "").partition(".")[0]
-    if package in ("", "lmscaling"):
-        raise error
-    found = "no" if isinstance(error, ModuleNotFoundError) else f"another {package} ({error}) than"
-    sys.exit(
-        f"error: this Python has {found} {package}; install it, or for make gpu put its wheel into "
-        "wheels/ (docs/gpu.md lists those that belong together)"
-    )
+def _versions() -> str:
+    """A line for this package, for Python and for others, none of which is imported."""
+    found = {"lmscaling": __version__, "Python": platform.python_version()}
+    for name in ("torch", "triton", "snakemake"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "is not installed"
+    return "\n".join(map(" ".join, found.items()))

@@ -4,59 +4,51 @@ from argparse import Namespace
 from pathlib import Path
 
 from lmscaling import registry
-from lmscaling.cli.studies import SET
-from lmscaling.cli.verb import Verb, argument, verb
-from lmscaling.config import sweeps
+from lmscaling.cli.verb import SET, VERBS, Verb, argument, path, verb
+from lmscaling.config import attention_row, sweeps, yaml_file
 from lmscaling.errors import UserError, choose
 from lmscaling.gpu import PARTS
-
-VERBS: list[Verb] = []
 
 
 def _measure(args: Namespace) -> str:
     """Measure one sweep of the speed study; the verb is its kind."""
     from lmscaling.bench import sweep
 
-    chunks = getattr(args, "chunks", None)
-    return sweep.measure(args.sweep, args.verb.name, args.out, chunks)
+    return sweep.measure(args.sweep, args.verb.name, args.out, args.checks)
 
 
-VERBS += [
-    Verb(
-        name=kind,
-        summary=summary,
-        run=_measure,
-        by_workflow=True,
-        arguments=(
-            argument("sweep", type=Path, help="results/<study>/sweeps/<kind>/<sweep>.json"),
-            argument("out", type=Path, help="folder; gets a record for each point and sweep.json"),
-            *(
-                [argument("--chunks", type=Path, help="sweep.json of tune_chunk at this size")]
-                if kind == "time_step"
-                else []
-            ),
-        ),
-    )
-    for kind, summary in sweeps.KINDS.items()
-]
+SWEEP = (
+    path("sweep", "results/<study>/sweeps/<kind>/<sweep>.json"),
+    path("out", "folder; gets a record for each point and sweep.json"),
+    path("--checks", "what check kernels has written"),
+)
+VERBS += [Verb(kind, summary, _measure, SWEEP, True) for kind, summary in sweeps.KINDS.items()]
+
+
+@verb(path("study", "study.json"), path("out", "speed/kernels-<hash>.json"), by_workflow=True)
+def check_kernels(args: Namespace) -> str:
+    """Compare the kernels that a study times with exact results on this device."""
+    from lmscaling.bench.checks import timed
+
+    wrong = [found for found in timed.check(args.study, args.out) if found.message]
+    told = [f"{found.way} is wrong and is not timed: {found.message}" for found in wrong]
+    return f"check: {'; '.join(told) or 'every kernel is right'}"
 
 
 @verb(
-    VERBS,
-    argument(
+    path(
         "study",
-        type=Path,
+        "study files, each laid over those before it",
         nargs="*",
         default=[registry.project_file(f"config/{name}.yaml") for name in ("study", "gpu")],
-        help="study files, each laid over those before it",
     ),
     SET,
-    argument("--out", type=Path, help="build/measured, or results/measured/<device> of an import"),
-    argument("--archive", type=Path, help="folder of the file with all records; --out by default"),
-    argument("--minutes", type=float, default=9.3, help="time limit of this call"),
-    argument("--only", nargs="+", choices=PARTS, help="parts; all by default"),
-    argument("--size", nargs="+", help="rows under sizes; all by default"),
-    argument("--import", type=Path, dest="imported", help="put the records of an archive there"),
+    path("--out", "build/measured, or results/measured/<device> of an import"),
+    path("--archive", "folder of the file with all records; --out by default"),
+    argument("--minutes", "time limit of this call", type=float, default=9.3),
+    argument("--only", "parts; all by default", nargs="+", choices=PARTS),
+    argument("--size", "rows under sizes; all by default", nargs="+"),
+    path("--import", "put the records of an archive there", dest="imported"),
 )
 def gpu(args: Namespace) -> str:
     """Measure this machine's device until the time limit; the next call goes on."""
@@ -75,27 +67,8 @@ def gpu(args: Namespace) -> str:
 
 
 @verb(
-    VERBS,
-    argument("--out", type=Path, help="file of entries; that of the source tree by default"),
-    name="tune kernels",
-)
-def tune_kernels(args: Namespace) -> str:
-    """Find the fastest configuration of the fused kernels on this GPU."""
-    from lmscaling.bench import tune
-    from lmscaling.runtime import gpus
-
-    with gpus.reserved(1):
-        return tune.tune(args.out)
-
-
-CPU = argument("--cpu", action="store_true", help="check the CPU")
-
-
-@verb(
-    VERBS,
-    argument("names", nargs="*", help="file stems in attention/; all by default"),
-    CPU,
-    name="check attention",
+    argument("rows", "as in axes.attention, such as linear or '{local: {window: 64}}'", nargs="*"),
+    argument("--cpu", "check the CPU", action="store_true"),
 )
 def check_attention(args: Namespace) -> str:
     """Check that attentions are causal, repeatable and decode what they compute on this device."""
@@ -104,14 +77,17 @@ def check_attention(args: Namespace) -> str:
     from lmscaling.bench.checks import variant
     from lmscaling.runtime import environment, gpus
 
+    alone = (name for name in registry.attentions() if not registry.takes_any_option(name))
+    found = [yaml_file.parse(text, "attention").values for text in args.rows] or alone
+    layers = [each for row in found for each in attention_row.layers(row)]
     with gpus.reserved(0 if args.cpu else 1):
         on_gpu = torch.cuda.is_available() and not args.cpu
         device, known = torch.device("cuda" if on_gpu else "cpu"), environment.device_name(on_gpu)
-        for name in args.names or registry.attentions():
+        for layer in layers:
+            given = {"name": layer.attention, "options": layer.options, "masked": True}
             for rotated in (False, True):
-                variant.check(variant.Variant(name=name, rotated=rotated, masked=True), device)
-            print(
-                f"check: attention {name} is right on {known}, with rotated positions or without, "
-                "of mixed and of masked documents"
-            )
+                variant.check(variant.Variant(**given, rotated=rotated), device)
+            told = "with rotated positions or without, of mixed and of masked documents"
+            where = f"on {known} up to {variant.CONTEXT:,} tokens"
+            print(f"check: attention {layer.label} is right {where}, {told}")
     return ""

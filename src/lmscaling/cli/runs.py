@@ -1,43 +1,30 @@
 """Verbs that train runs and use their weights."""
 
-import os
+import json
 import sys
+import traceback
 from argparse import Namespace
-from importlib import import_module
-from pathlib import Path
 
-from lmscaling import registry
-from lmscaling.cli.verb import RESULTS, RUN, STUDY_NAME, Verb, argument, verb
+from lmscaling.cli.verb import RESULTS, RUN, STUDY_NAME, argument, path, verb
 from lmscaling.errors import UserError
-from lmscaling.runtime import rank
+from lmscaling.runtime import planned, rank
 
-VERBS: list[Verb] = []
-
-FORKED = (
-    "train.run", "train.calibrate", "evaluate.loss_by_position", "evaluate.drawing", "bench.sweep",
-)  # fmt: skip
-"""Modules that the process loads whose forks run the verbs of jobs on CPUs."""
-
-CELL = argument("cell", type=Path, help="cell.json")
-FINISHED = argument("run", type=Path, help="results/<study>/runs/<run>")
-MANIFEST = argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
+CELL = path("cell", "cell.json")
+FINISHED = path("run", "results/<study>/runs/<run>")
+MANIFEST = path("--manifest", "manifest.json of the tokens", required=True)
+MEASURED = FINISHED, MANIFEST, path("--out", "file of what was measured or drawn", required=True)
 
 
-@verb(
-    VERBS,
-    CELL,
-    argument("out", type=Path, help="checks/<name>.json"),
-    name="check cell",
-    by_workflow=True,
-)
+@verb(CELL, path("out", "checks/<name>.json"), by_workflow=True)
 def check_cell(args: Namespace) -> str:
     """Check the kernels that a cell trains with on this GPU."""
-    from lmscaling.train import checked_kernels
+    from lmscaling.train.calibrate import check
 
-    return f"check: {args.out.stem}: {checked_kernels.check(args.cell, args.out) or 'right'}"
+    check(args.cell, args.out)
+    return f"check: {args.out.stem} is right"
 
 
-@verb(VERBS, CELL, argument("out", type=Path, help="calibration.json"), by_workflow=True)
+@verb(CELL, path("out", "calibration.json"), by_workflow=True)
 def calibrate(args: Namespace) -> str:
     """Measure the fastest way to train a cell on this device."""
     from lmscaling.train.calibrate import calibrate
@@ -50,76 +37,59 @@ def calibrate(args: Namespace) -> str:
 
 
 @verb(
-    VERBS,
-    argument("cells", type=Path, nargs="+", help="cell.json, or those of the branches of a trunk"),
+    path("cells", "cell.json, or those of the branches of a trunk", nargs="+"),
     MANIFEST,
-    argument(
-        "--scratch",
-        type=Path,
-        required=True,
-        help="folder of checkpoints and ledger; those of further cells are beside it",
-    ),
-    argument("--record", type=Path, required=True, help="run.json; the log is written beside it"),
-    argument("--calibration", type=Path, help="calibration.json; an estimate by default"),
-    argument(
-        "--calibrated",
-        type=Path,
-        metavar="CELL",
-        help="cell.json that was calibrated, if it is another one: the nearest",
-    ),
-    argument(
-        "--stop-after",
-        type=float,
-        metavar="SECONDS",
-        help="save and stop so long after the start of this process; another job continues",
-    ),
-    argument(
-        "--node-scratch",
-        default="",
-        metavar="FOLDER",
-        help="local disk of this node to copy shards to, as $SLURM_TMPDIR; variables are expanded",
-    ),
+    path("--scratch", "has a folder of checkpoints and ledger for each run", required=True),
+    path("--out", "copy of run.json, which is in <run>/ beside it with the log", required=True),
+    path("--calibration", "calibration.json; an estimate by default"),
+    path("--calibrated", "cell.json that was calibrated, if it is another one", metavar="CELL"),
+    argument("--stop-after", "save then, and let Slurm go on", type=float, metavar="SECONDS"),
+    argument("--loggers", "as in a study file", type=json.loads, default={}, metavar="JSON"),
+    argument("--progress-bar", "show Lightning's bar", action="store_true"),
+    argument("--profiler", "one of Lightning's", choices=("simple", "advanced", "pytorch")),
     by_workflow=True,
 )
 def train(args: Namespace) -> str:
-    """Train a cell, or several one after another."""
+    """Train a cell, or the branches of a trunk one after another."""
     rank.die_with_parent()
-    if len(args.cells) > 1:
-        from lmscaling.train import in_turn
+    import torch
 
-        return in_turn.train(
-            args.cells, args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
-            args.node_scratch, args.calibrated,
-        )  # fmt: skip
     from lmscaling.train.run import train
 
-    run = train(
-        args.cells[0], args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
-        _on_this_node(args.node_scratch), args.calibrated,
-    )  # fmt: skip
-    if run is None:
-        return ""
-    loss = "" if run.last_val_loss is None else f", validation loss {run.last_val_loss:.4f}"
-    spent = f"{run.updates} updates, {run.train_seconds:.0f} s"
-    return f"train: {run.name} {run.status} after {spent}{loss}"
+    said, failed = [], []
+    records = [args.out.parent / cell.stem / planned.RECORD for cell in args.cells]
+    for cell, record in zip(args.cells, records, strict=True):
+        try:
+            run = train(
+                cell, args.manifest, args.scratch / cell.stem, record,
+                args.calibration, args.stop_after, args.calibrated,
+                args.loggers, enable_progress_bar=args.progress_bar, profiler=args.profiler,
+            )  # fmt: skip
+        except Exception as error:
+            # After an error a GPU may fail whatever this process does.
+            if len(args.cells) == 1 or torch.cuda.is_initialized():
+                raise
+            if isinstance(error, UserError):
+                print(f"error: {error}", file=sys.stderr, flush=True)
+            else:
+                traceback.print_exception(error)
+            failed.append(cell.stem)
+            continue
+        if run is None:  # this is not rank 0, which starts others for the next run
+            return ""
+        loss = "" if run.last_val_loss is None else f", validation loss {run.last_val_loss:.4f}"
+        spent = f"{run.updates} updates, {run.train_seconds:.0f} s"
+        said.append(f"train: {run.name} {run.status} after {spent}{loss}")
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(args.cells)} runs failed: {', '.join(failed)}; mend the cause "
+            "said above, then run snakemake again"
+        )
+    planned.copy(records, args.out)
+    return "\n".join(said)
 
 
-def _on_this_node(folder: str) -> Path | None:
-    """A folder whose name may have variables; None if one of them is not set here."""
-    path = os.path.expandvars(folder)
-    if "$" in path:
-        print(f"node_scratch: {path} is not set on this node; no shard is copied", file=sys.stderr)
-        return None
-    return Path(path) if path else None
-
-
-@verb(
-    VERBS,
-    FINISHED,
-    MANIFEST,
-    argument("--out", type=Path, required=True, help="JSON lines, one for each bin of positions"),
-    by_workflow=True,
-)
+@verb(*MEASURED, by_workflow=True)
 def evaluate(args: Namespace) -> str:
     """Measure the loss of the final weights of a run by position."""
     from lmscaling.evaluate.loss_by_position import evaluate
@@ -127,43 +97,28 @@ def evaluate(args: Namespace) -> str:
     return f"evaluate: {evaluate(args.run, args.manifest, args.out)}"
 
 
-@verb(
-    VERBS,
-    argument("run", type=Path, help="results/<study>/runs/<run> of linear attention"),
-    MANIFEST,
-    argument("--out", type=Path, required=True, help="JSON lines, one for each layer and method"),
-)
-def gradient_error(args: Namespace) -> str:
-    """Measure the rounding errors of gradients in the layers of a trained model."""
-    from lmscaling.evaluate.gradient_error import numerics
-
-    return f"gradient-error: {numerics(args.run, args.manifest, args.out)}"
+LIMITS = {"tokens": (1, 10**9), "temperature": (1e-3, 1e3), "seed": (0, 2**32 - 1)}
+"""Least and most of the options of ``sample``."""
 
 
 @verb(
-    VERBS,
     RUN,
     STUDY_NAME,
     RESULTS,
-    argument("--prompt", default="", help="text to go on from; by default a new document begins"),
-    argument("--tokens", type=int, default=200, metavar="N", help="most tokens to draw"),
-    argument("--temperature", type=float, default=1.0, help="0 takes the most likely token"),
-    argument("--seed", type=int, default=0, help="another seed draws other text"),
+    argument("--prompt", "text to go on from; by default a new document begins", default=""),
+    argument("--tokens", "most tokens to draw", type=int, default=200, metavar="N"),
+    argument("--temperature", "0 takes the most likely token", type=float, default=1.0),
+    argument("--seed", "another seed draws other text", type=int, default=0),
 )
 def sample(args: Namespace) -> str:
     """Write text with the final weights of a run, and say how fast it came."""
     from lmscaling.evaluate import sampling
     from lmscaling.status import reset
 
-    for name, low, high in (
-        ("tokens", 1, 10**9),
-        ("temperature", 1e-3, 1e3),
-        ("seed", 0, 2**32 - 1),
-    ):
+    for name, (low, high) in LIMITS.items():
         value = getattr(args, name)
         if not low <= value <= high and (name, value) != ("temperature", 0):
-            zero = "0 or " if name == "temperature" else ""
-            raise UserError(f"--{name} is {value}; allowed: {zero}from {low:,} to {high:,}")
+            raise UserError(f"--{name} is {value}; allowed: from {low:,} to {high:,}")
     run, *others = reset.folders(args.results, args.study, args.run)
     if others:
         raise UserError(f"{args.run} has {len(others) + 1} runs; name one, such as {run.name}")
@@ -173,13 +128,7 @@ def sample(args: Namespace) -> str:
     return ""
 
 
-@verb(
-    VERBS,
-    FINISHED,
-    MANIFEST,
-    argument("--out", type=Path, required=True, help="samples/<run>.json"),
-    by_workflow=True,
-)
+@verb(*MEASURED, by_workflow=True)
 def draw_images(args: Namespace) -> str:
     """Draw images with the final weights of a run that trained on images."""
     from lmscaling.evaluate import drawing
@@ -187,38 +136,10 @@ def draw_images(args: Namespace) -> str:
     return f"draw-images: {drawing.draw_images(args.run, args.manifest, args.out)}"
 
 
-@verb(VERBS, FINISHED, argument("folder", type=Path, help="gets model.safetensors and config.json"))
+@verb(FINISHED, path("folder", "gets model.safetensors and config.json"))
 def export(args: Namespace) -> str:
     """Write a finished run in the format of Hugging Face's GPT-2."""
     from lmscaling.model import huggingface
 
     huggingface.export(args.run, args.folder)
     return f"export: {args.folder}"
-
-
-@verb(
-    VERBS,
-    argument("listener", type=int, help="descriptor of the socket to which jobs connect"),
-    by_workflow=True,
-)
-def fork(args: Namespace) -> str:
-    """Run the verbs of jobs on CPUs in forks of this process, which has loaded torch."""
-    import gc
-    import socket
-
-    from lmscaling import cli
-    from lmscaling.runtime import forks
-
-    loaded = forks.sources(registry.PACKAGE)
-    for module in FORKED:
-        import_module(f"lmscaling.{module}")
-    import torch
-
-    gc.freeze()  # to collect what was loaded would copy its memory into each fork
-    listener = socket.socket(fileno=args.listener)
-    words = forks.Server(listener, registry.PACKAGE, loaded).serve()
-    if words is not None:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
-        sys.argv[1:] = words
-        cli.main()
-    return ""

@@ -9,52 +9,38 @@ from pathlib import Path
 import yaml
 
 from lmscaling import files, registry
-from lmscaling.cli.verb import Verb, argument, verb
+from lmscaling.cli.verb import argument, verb
 from lmscaling.errors import UserError
 
-VERBS: list[Verb] = []
+STUDY = registry.PROJECT / "config" / "my_attention.yaml"
+"""The study that ``new`` copies; its name is in the other templates, too."""
 
-TEMPLATE = "my_attention"
-"""The study of the package that ``new`` copies, and its name in the other templates."""
+OWN = Path(__file__).parent / "new_study"
+"""Files that only a folder of studies has."""
 
-NEW = Path(__file__).parent / "new_study"
-"""Files that only ``new`` writes."""
-
-COPIED = (
-    "Snakefile",
-    "profiles/default/config.yaml",
-    "profiles/slurm/config.yaml",
-    "config/study.yaml",
-    "config/study.schema.json",
-)
-"""Files of the package that a folder of studies has, too."""
+PROFILES = "profiles/default/config.yaml", "profiles/slurm/config.yaml"
+CONFIG = "config/study.yaml", "config/study.schema.json"
+FILES = "Snakefile", *PROFILES, *CONFIG, "attention/mine.py", "README.md"
+"""What a folder of studies has, beside its studies: of ``OWN``, else of the package."""
 
 
-@verb(VERBS, argument("name", help="name of the study; its results are in results/<name>/"))
+@verb(argument("name", "name of the study; its results are in results/<name>/"))
 def new(args: Namespace) -> str:
     """Write a study of your own into this folder, and what it needs to run."""
     from lmscaling.store import published
 
     study = Path("config", f"{args.name}.yaml")
     _check(args.name, study)
-    texts = {Path(name): (registry.PROJECT / name).read_text() for name in COPIED}
-    texts |= {
-        Path("attention/mine.py"): (NEW / "mine.py").read_text(),
-        Path("README.md"): (NEW / "README.md").read_text().replace(TEMPLATE, args.name),
-        study: _template().replace(TEMPLATE, args.name),
-    }
-    missing = [path for path in texts if not path.exists()]
-    for path in missing:
-        files.write_text(path, texts[path])
+    own = {name: OWN / Path(name).name for name in FILES}
+    sources = {name: p if p.is_file() else registry.PROJECT / name for name, p in own.items()}
+    sources[str(study)] = STUDY
+    missing = {name: path for name, path in sources.items() if not Path(name).exists()}
+    for name, path in missing.items():
+        files.write_text(Path(name), path.read_text().replace(STUDY.stem, args.name))
     if not Path("slurm").exists():
         Path("slurm").symlink_to("profiles/slurm")  # for `snakemake --profile slurm`
     published.lay_out(Path("results"))
-    return "\n".join(
-        [
-            f"new: {', '.join(map(str, missing))}",
-            f"next: snakemake -n --configfile {study}",
-        ]
-    )
+    return f"new: {', '.join(missing)}\nnext: snakemake -n --configfile {study}"
 
 
 def _check(name: str, study: Path) -> None:
@@ -68,22 +54,18 @@ def _check(name: str, study: Path) -> None:
     if study.exists():
         raise UserError(f"{study} exists and stays as it is; type lmscaling new with another name")
     base = [registry.project_file("config/study.yaml")]
-    grid.expand(study_file.read_study(base, yaml.safe_load(_template()) | {"study": name}))
-    of_package = {path.stem for path in (registry.PROJECT / "config").glob("*.yaml")}
-    if name in of_package or yaml.safe_load(name) != name:
-        reason = "is a study of the package" if name in of_package else "is no text in YAML"
+    grid.expand(study_file.read_study(base, yaml.safe_load(STUDY.read_text()) | {"study": name}))
+    is_taken = STUDY.with_stem(name).is_file()
+    if is_taken or yaml.safe_load(name) != name:
+        reason = "is a study of the package" if is_taken else "is no text in YAML"
         raise UserError(f"{name} {reason}; type lmscaling new with another name, such as my_{name}")
-
-
-def _template() -> str:
-    return (registry.PROJECT / "config" / f"{TEMPLATE}.yaml").read_text()
 
 
 SEALED = "6k"
 """Size of the demo whose losses and times are sealed before it trains: between the others."""
 
 
-@verb(VERBS)
+@verb()
 def demo(args: Namespace) -> str:
     """Train tiny models on this CPU and draw every figure, in results/demo/."""
     from lmscaling.config import grid, study_file
@@ -91,18 +73,15 @@ def demo(args: Namespace) -> str:
     study = registry.PROJECT / "config/demo.yaml"
     values = study_file.read_study([registry.project_file("config/study.yaml"), study])
     cells = grid.expand(values).cells
-    records = {f"results/demo/runs/{run}/run.json": cell.size for run, cell in cells.items()}
-    first = [path for path, size in records.items() if size != SEALED and not Path(path).is_file()]
-    options = {
-        "--snakefile": registry.PROJECT / "workflow/Snakefile",
-        "--workflow-profile": registry.PROJECT / "profiles/default",
-        "--configfile": study,
-        "--cores": "all",
-    }
-    workflow = ["snakemake", *(word for option in options.items() for word in option)]
+    records = {f"results/demo/runs/{run}.json": cell.size for run, cell in cells.items()}
+    missing = {path: size for path, size in records.items() if not Path(path).is_file()}
+    first = [path for path, size in missing.items() if size != SEALED]
+    workflow = ["snakemake", "--snakefile", registry.PROJECT / "workflow/Snakefile"]
+    workflow += ["--workflow-profile", registry.PROJECT / "profiles/default"]
+    workflow += ["--configfile", study, "--cores", "all"]
     if first:
         _run_demo([*workflow, "--", *first])
-    if not all(Path(path).is_file() for path in records):
+    if SEALED in missing.values():
         _run_demo(["lmscaling", "forecast", study, "--seal"])
     _run_demo(workflow)
     return f"report: {Path('results/demo/report.html').absolute()}"

@@ -1,32 +1,19 @@
 """Verbs from text to tokens."""
 
-import signal
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
-from lmscaling.cli.verb import Verb, argument, verb
+from lmscaling.cli.verb import argument, path, verb
 from lmscaling.errors import UserError
 from lmscaling.files import parse_json
 from lmscaling.plan.text_needs import Chunk, missing
 
-VERBS: list[Verb] = []
-
-
-def _corpus_from_stdin() -> Any:
-    """The corpus that standard input describes as JSON."""
-    from lmscaling.config.datasets import Corpus
-    from lmscaling.config.validation import checked
-
-    return checked(Corpus, parse_json(sys.stdin.read(), "corpus"), "corpus")
-
 
 @verb(
-    VERBS,
-    argument("out", type=Path, help="gpt2.tiktoken, or another encoding; or the copy of FILE"),
-    argument("--file", type=Path, help="a tokenizer.json to check and copy"),
-    argument("--row", help="JSON of its row under tokenizers, which it is compared with"),
+    path("out", "gpt2.tiktoken, or another encoding; or the copy of FILE"),
+    path("--file", "a tokenizer.json to check and copy"),
+    argument("--row", "JSON of its row under tokenizers, which it is compared with"),
     by_workflow=True,
 )
 def vocabulary(args: Namespace) -> str:
@@ -45,77 +32,37 @@ def vocabulary(args: Namespace) -> str:
 
 
 @verb(
-    VERBS,
-    argument("out", type=Path, help="the tokenizer; a file beside it says on what it was trained"),
-    argument("--sources", type=Path, help="folder of downloaded files"),
-    by_workflow=True,
-)
-def train_bpe(args: Namespace) -> str:
-    """Train the tokenizer of a corpus on its text; standard input has the corpus as JSON."""
-    from lmscaling.data import train_bpe
-
-    corpus = _corpus_from_stdin()
-    if args.out.is_file():  # shards may have its tokens
-        return f"{args.out} exists and stays as it is"
-    made = train_bpe.train(corpus, args.out, args.sources)
-    return (
-        f"train-bpe: {args.out}, {made['train_bpe']['vocab_size']:,} tokens from "
-        f"{made['bytes']:,} bytes in {made['documents']:,} documents of {corpus.dataset}"
-    )
-
-
-CHUNK = argument("chunk", help="<split>-<first>-<last> with five digits: train-00000-00015")
-
-
-@verb(
-    VERBS,
-    CHUNK,
-    argument("out", type=Path, help="destination; a file beside each gets the SHA-256"),
-    argument("--missing-in", type=Path, required=True, help="folder of the shards"),
-    argument("--at-once", type=int, default=1, help="largest number of simultaneous downloads"),
-    by_workflow=True,
-)
-def fetch(args: Namespace) -> str:
-    """Download the files of the missing shards of a chunk; standard input has the corpus."""
-    from lmscaling.data import chunk
-
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # do not wait for the other downloads
-    source = _corpus_from_stdin().source
-    wanted = Chunk.named(args.chunk)
-    files = source.files(wanted.split)
-    numbers = missing(source, args.missing_in, wanted.split, wanted.last + 1, wanted.first)
-    n_bytes = chunk.fetch(source, [files[i] for i in numbers], args.out, args.at_once)
-    return f"fetch: {wanted}, {len(numbers)} files, {n_bytes:,} bytes"
-
-
-@verb(
-    VERBS,
-    CHUNK,
-    argument("out", type=Path, help="folder of the shards and their sidecars"),
-    argument("--sources", type=Path, help="folder of downloaded files, which are used up"),
-    argument("--vocabulary", type=Path, help="file that vocabulary or train-bpe wrote"),
+    argument("chunk", "<split>-<first>-<last> with five digits: train-00000-00015"),
+    path("out", "folder of the shards and their sidecars"),
+    path("--vocabulary", "file that vocabulary wrote"),
     by_workflow=True,
 )
 def tokenize(args: Namespace) -> str:
     """Tokenize the missing shards of a chunk of a corpus; standard input has the corpus as JSON."""
-    from lmscaling.data import chunk
+    from lmscaling.config.datasets import Corpus
+    from lmscaling.config.validation import checked
+    from lmscaling.data.tokenize import borrowed, tokenize_all
 
-    corpus = _corpus_from_stdin()
+    corpus = checked(Corpus, parse_json(sys.stdin.read(), "corpus"), "corpus")
     wanted = Chunk.named(args.chunk)
-    n = chunk.tokenize(
+
+    def is_missing(folder: Path, i: int) -> bool:
+        return bool(missing(corpus.source, folder, wanted.split, i + 1, i))
+
+    linked = borrowed(wanted.split, wanted.numbers, args.out, is_missing)
+    n = tokenize_all(
         corpus, wanted.split, wanted.numbers, args.out,
-        is_missing=lambda i: bool(missing(corpus.source, args.out, wanted.split, i + 1, i)),
-        sources=args.sources, ranks=args.vocabulary,
+        is_missing=lambda i: is_missing(args.out, i), ranks=args.vocabulary,
     )  # fmt: skip
     made = f"{n} of {len(wanted.numbers)} shards were missing" if n else "all its shards exist"
+    made += f", {linked} linked from another study" if linked else ""
     return f"tokenize: {corpus.dataset} {wanted}, {made}"
 
 
 @verb(
-    VERBS,
-    argument("out", type=Path, help="manifest.json"),
-    argument("train", type=int, help="number of training shards beside it"),
-    argument("validation", type=int, help="number of validation shards beside it"),
+    path("out", "manifest.json"),
+    argument("train", "number of training shards beside it", type=int),
+    argument("validation", "number of validation shards beside it", type=int),
     by_workflow=True,
 )
 def manifest(args: Namespace) -> str:
@@ -139,11 +86,9 @@ def manifest(args: Namespace) -> str:
 
 
 @verb(
-    VERBS,
-    argument("folder", type=Path, help="results/<study>, or results/<study>/tokens/<text>"),
-    argument("--mark", type=Path, help="file that lists what was right before; it is updated"),
-    argument("--threads", type=int, default=2, help="shards that are read at the same time"),
-    name="verify tokens",
+    path("folder", "results/<study>, or results/<study>/tokens/<text>"),
+    path("--mark", "file that lists what was right before; it is updated"),
+    argument("--threads", "shards that are read at the same time", type=int, default=2),
 )
 def verify_tokens(args: Namespace) -> str:
     """Read every shard of a text once: checksum, tokens and documents."""

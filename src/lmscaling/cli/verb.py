@@ -2,24 +2,26 @@
 
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+FAMILIES = {
+    "check": "Compare the results of this device with exact results.",
+    "verify": "Read again what was written, and compare it with what is recorded.",
+}
+"""First words of verbs of two words."""
+
+FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+"""How each shell completes a path: ``shtab.FILE``, without its import."""
 
 Action = Callable[[Namespace], str]
 """Takes the parsed arguments and returns the message to print, which may be empty."""
 
-
-@dataclass(frozen=True)
-class Argument:
-    """What ``ArgumentParser.add_argument`` takes."""
-
-    flags: tuple[str, ...]
-    options: dict[str, Any]
+Argument = Callable[[Any], Any]
+"""Adds itself to an ``ArgumentParser``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verb:
+class Verb(NamedTuple):
     """One command."""
 
     name: str
@@ -28,47 +30,43 @@ class Verb:
     """One sentence for the help."""
     run: Action
     arguments: tuple[Argument, ...]
-    by_workflow: bool = False
+    by_workflow: bool
     """Whether the rules of the workflow type it, and people hardly ever do."""
 
 
-def argument(*flags: str, **options: Any) -> Argument:
-    """An argument of a verb, as ``ArgumentParser.add_argument`` describes it."""
-    return Argument(flags, options)
+VERBS: list[Verb] = []
+"""Every verb of the modules that are loaded."""
 
 
-RUN = argument("run", help="name of a run or a cell, or results/<study>/runs/<run>")
-STUDY_NAME = argument("--study", help="name of the study, if several have such a run")
-RESULTS = argument("--results", type=Path, default=Path("results"), help="folder of all studies")
+def argument(flags: str, help: str, **options: Any) -> Argument:
+    """An argument of a verb: its flags, separated by spaces, and what ``add_argument`` takes."""
+    return lambda parser: parser.add_argument(*flags.split(), help=help, **options)
 
 
-def verb(
-    verbs: list[Verb],
-    *arguments: Argument,
-    name: str = "",
-    by_workflow: bool = False,
-) -> Callable[[Action], Action]:
-    """Decorate a function so that it becomes a verb; its docstring is the summary.
+def path(flags: str, help: str, **options: Any) -> Argument:
+    """An ``argument`` that is a path, which shells complete."""
 
-    Args:
-        verbs: The verbs of a group; gets this one.
-        arguments: What it is called with.
-        name: What people type; the name of the function, with hyphens, by default.
-        by_workflow: Whether the rules of the workflow type it.
-    """
+    def add(parser: Any) -> None:
+        argument(flags, help, type=Path, **options)(parser).complete = FILES
+
+    return add
+
+
+RUN = argument("run", "name of a run or a cell, or results/<study>/runs/<run>")
+STUDY_NAME = argument("--study", "name of the study, if several have such a run")
+RESULTS = path("--results", "folder of all studies", default=Path("results"))
+VALUE = "lay a value over the study files, as axes.context=[1024]; may be repeated"
+SET = argument("--set", VALUE, action="append", default=[], metavar="KEY=VALUE")
+
+
+def verb(*arguments: Argument, by_workflow: bool = False) -> Callable[[Action], Action]:
+    """Decorate a function so that it becomes a verb of its name; its docstring is the summary."""
 
     def add(run: Action) -> Action:
-        summary = (run.__doc__ or "").strip().replace("``", "")
-        typed = name or run.__name__.replace("_", "-")
-        verbs.append(
-            Verb(
-                name=typed,
-                summary=summary,
-                run=run,
-                arguments=arguments,
-                by_workflow=by_workflow,
-            )
-        )
+        words = run.__name__.split("_")
+        name = (" " if words[0] in FAMILIES else "-").join(words)
+        summary = (run.__doc__ or "").replace("``", "")
+        VERBS.append(Verb(name, summary, run, arguments, by_workflow))
         return run
 
     return add

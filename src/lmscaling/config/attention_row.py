@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling import registry
+from lmscaling.config import validation
 from lmscaling.config.places import StudyError
 from lmscaling.config.types import STRICT, Name
 from lmscaling.errors import choose, shown
@@ -101,6 +102,20 @@ def _layer(value: Any) -> dict[str, Any]:
 Row = Annotated[AttentionRow, BeforeValidator(_read, json_schema_input_type=str | dict[str, Any])]
 
 
+def layers(value: Any) -> tuple[Layer, ...]:
+    """The layers of a value of the axis that does not stand in a study file.
+
+    Raises:
+        UserError: It is none.
+    """
+    return validation.checked(_One, {"row": value}, "attention").row.layers
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class _One:
+    row: Row
+
+
 def check(rows: list[AttentionRow]) -> None:
     """Check that every variant has a file and every option is one of its class.
 
@@ -118,13 +133,13 @@ def check(rows: list[AttentionRow]) -> None:
                 )
             allowed = registry.options(name)
             for option in layer.options:
-                if option not in allowed:
+                if option not in allowed and not registry.takes_any_option(name):
                     raise StudyError(
                         f"axes.attention {name} has no option {option!r}; "
                         f"{choose(option, allowed)}",
                         *("axes", "attention", i, name),
                     )
-                _check_type(i, layer, option, allowed[option])
+                _check_type(i, layer, option, allowed.get(option))
     labels = [row.label for row in rows]
     for label in labels:
         if labels.count(label) > 1:

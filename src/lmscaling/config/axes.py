@@ -26,6 +26,9 @@ from lmscaling.config.types import (
 
 Scales = Distinct[Scale]
 
+AXES = ("attention", "size", "context", "seed", "lr_scale")
+"""Axes of a grid; cells are ordered by the first axis, then by the second, and so on."""
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Axes:

@@ -53,10 +53,10 @@ class Data:
     tokenizer: Name
     """Row under ``tokenizers:``."""
     encoding: str
-    """Encoding of the tokenizer; ``file`` or ``train_bpe`` if it has no name."""
+    """Encoding of the tokenizer; ``file`` if it has no name."""
     vocabulary: dict[str, JsonValue] = field(default_factory=dict)
-    """What determines the ids of a tokenizer without a name: the SHA-256 of its file, or how and on
-    which text it is trained. Empty for a named encoding."""
+    """What determines the ids of a tokenizer without a name: the SHA-256 of its file. Empty for a
+    named encoding."""
 
     @property
     def folder(self) -> str:

@@ -9,7 +9,9 @@ import hashlib
 import io
 import tokenize
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +40,31 @@ def attention_files(cell: Cell) -> list[Path]:
 
 
 @cache
-def _fingerprint(names: tuple[str, ...]) -> str:
-    missing = set(names) - set(registry.attentions())
-    return "" if missing else fingerprint(registry.attention_sources(names))
+def _fingerprint(names: tuple[str, ...], gpus: int) -> str:
+    if set(names) - set(registry.attentions()):
+        return ""
+    files = registry.attention_sources(names)
+    return fingerprint(files, packages(files, gpus))
+
+
+def packages(paths: Iterable[Path], gpus: int) -> dict[str, str]:
+    """Versions of the distributions that some source files name as ``PACKAGE``, if installed.
+
+    They compute on GPUs only.
+    """
+    found = {}
+    for path in paths if gpus else ():
+        for node in source_code.syntax(path).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id="PACKAGE")], value=ast.Constant(str(name))):
+                    with suppress(PackageNotFoundError):
+                        found[name] = version(name)
+    return found
 
 
 def present(cell: Cell) -> str:
     """The fingerprint of the present source of a cell's attention; empty if it has no file."""
-    return _fingerprint(attentions(cell))
+    return _fingerprint(attentions(cell), cell.gpus)
 
 
 def is_stale(cell: Cell, record: Mapping[str, Any]) -> bool:
@@ -66,8 +85,9 @@ def stale_line(study: str, n: int) -> list[str]:
     return [f"{runs} {STALE} than the present; to train again: {again}"]
 
 
-def fingerprint(paths: Iterable[Path]) -> str:
-    """A hash of what source files compute: of their text without comments, docstrings, blank lines.
+def fingerprint(paths: Iterable[Path], versions: Mapping[str, str] | None = None) -> str:
+    """A hash of what source files compute: of their text without comments, docstrings, blank lines,
+    and of the versions of the packages that compute for them.
 
     Raises:
         UserError: One of them is not valid Python.
@@ -77,6 +97,8 @@ def fingerprint(paths: Iterable[Path]) -> str:
         name = registry.name_of(path)
         text = _stripped(path, source_code.text_of(path))
         digest.update(f"{name}\n{text}\n".encode())
+    for package, number in sorted((versions or {}).items()):
+        digest.update(f"{package} {number}\n".encode())
     return digest.hexdigest()[:DIGITS]
 
 
@@ -106,10 +128,10 @@ def _comments(text: str) -> list[tuple[int, int]]:
     return [token.start for token in tokens if token.type == tokenize.COMMENT]
 
 
-def keep(paths: Iterable[Path], folder: Path) -> str:
+def keep(paths: Iterable[Path], folder: Path, versions: Mapping[str, str] | None = None) -> str:
     """Keep source files in ``<folder>/<fingerprint>.json``, once, and return their fingerprint."""
     paths = list(paths)
-    code = fingerprint(paths)
+    code = fingerprint(paths, versions)
     copy = folder / f"{code}.json"
     if not copy.is_file():
         names = {registry.name_of(path): path for path in paths}

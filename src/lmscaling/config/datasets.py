@@ -10,11 +10,10 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from operator import or_
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema, JsonValue
@@ -22,17 +21,18 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema
 
 from lmscaling import registry
+from lmscaling.config import file_names
 from lmscaling.config.types import (
     STRICT,
-    Bytes,
     Context,
+    Estimate,
     Flag,
-    Fraction,
     Heads,
+    HeldOut,
     InitStd,
     Layers,
     Name,
-    Number,
+    Positive,
     Rate,
     Split,
     Vocabulary,
@@ -40,7 +40,6 @@ from lmscaling.config.types import (
     dump,
     less,
 )
-from lmscaling.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -53,9 +52,9 @@ class Size:
     """Number of attention heads; must divide ``d_model``."""
     d_model: Width
     """Width of the residual stream."""
-    lr: Rate | dict[Name, Rate] | Literal["fitted"]
+    lr: Rate | dict[Name, Rate]
     """Peak learning rate at ``lr_scale`` 1; or that of each attention by label, as in ``{softmax:
-    6e-4, linear: 1e-3}``; or ``fitted``, by the law of the file that ``lr_law`` names."""
+    6e-4, linear: 1e-3}``."""
     token_shift: Flag = False
     """Whether each token's embedding also has a learned share of the token before it."""
     init_std: InitStd = 0.02
@@ -87,41 +86,6 @@ class Documents:
     describe_file: Callable[[], dict[str, Any]] = dict
     """Returns size (``bytes``) and ``sha256`` of the file that was read, once all its documents
     were read; empty if the documents come from several files."""
-    bad: dict[str, int] = field(default_factory=dict)
-    """Numbers of documents that could not be read and were left out, by reason; complete once all
-    documents were read."""
-
-
-@plain_dataclass(frozen=True)
-class Tokens:
-    """The tokens of one shard that another program has made, while they are read."""
-
-    blocks: Iterator[Any]
-    """Consecutive tokens: NumPy arrays of unsigned integers, with end-of-text before each document.
-    Every block has at least one token."""
-    before: int
-    """Tokens of the first document that earlier shards have; 0 if the shard begins a document."""
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class Records:
-    """Fields of the rows whose files have a record for each document."""
-
-    on_bad: Literal["fail", "skip"] = Field(
-        default="fail",
-        description="``skip`` leaves out documents that cannot be read, and counts them: no JSON, "
-        "no text, not UTF-8. A truncated file is always an error.",
-    )
-    bad_share: Fraction = Field(
-        default=0.001,
-        description="Largest share of the documents of a file that ``skip`` leaves out; more is an "
-        "error.",
-    )
-
-    @property
-    def left_out(self) -> float:
-        """Largest share of the documents of a file that may be left out."""
-        return self.bad_share if self.on_bad == "skip" else 0.0
 
 
 BLOCK_TOKENS = 131_072
@@ -132,16 +96,9 @@ BLOCK_TOKENS = 131_072
 class TrainingText:
     """Fields of every dataset row: what training reads of its text, and in which order.
 
-    The descriptions here and above are arguments: pydantic reads the docstrings of a class's own
-    fields only.
+    The descriptions are arguments: pydantic reads the docstrings of a class's own fields only.
     """
 
-    decontaminate: Annotated[int, Field(ge=8, le=1_000), Number] | None = Field(
-        default=None,
-        description="A number of words, as 13. Training leaves out every document that has so many "
-        "consecutive words (letters and digits, in lower case) in common with a validation "
-        "document. If not given, it leaves out only documents that are equal to one.",
-    )
     shuffle: Literal["none", "blocks", "documents"] | None = Field(
         default=None,
         description="``blocks`` reads blocks of ``block_tokens`` in an order that is drawn from "
@@ -164,8 +121,8 @@ class TrainingText:
 
 
 class Dataset(TrainingText, ABC):
-    """A dataset row. Planning uses every member except ``fetch``, ``read``, ``tokens`` and
-    ``provenance``; only these may import what planning does not need."""
+    """A dataset row. Planning uses every member except ``read``, ``tokens`` and ``provenance``;
+    only these may import what planning does not need."""
 
     kind: Any
     """File stem in ``data/kinds/``; each class narrows the type to this literal."""
@@ -225,42 +182,55 @@ class Dataset(TrainingText, ABC):
 
     @property
     def is_fetched(self) -> bool:
-        """Whether ``files`` are paths that ``fetch`` downloads, one for each shard."""
+        """Whether the text comes from a network while it is tokenized."""
         return False
 
-    def fetch(self, file: str, out: Path) -> dict[str, Any]:
-        """Download one of ``files`` to ``out``, and describe it in ``<out>.fetched.json``.
-
-        Returns:
-            The description: at least ``bytes`` and ``sha256``.
-        """
-        raise UserError(f"a dataset of kind {self.kind} is read locally; nothing is fetched")
-
     @abstractmethod
-    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
+    def read(self, split: Split, shard: int) -> Documents:
         """The documents of one shard.
 
         Args:
             split: ``"train"`` or ``"validation"``.
             shard: Number of the shard, from 0 to ``len(files(split)) - 1``.
-            file: Path of the fetched file, if there is one.
 
         Raises:
             UserError: A file is missing, truncated or contains something other than documents.
                 Errors inside a file are raised while the documents are read.
         """
 
-    def tokens(self, split: Split, shard: int, end_of_text: int) -> Tokens | None:
-        """The tokens of one shard, if the dataset has tokens in place of text; else None.
-
-        Raises:
-            UserError: A file is missing, truncated or something else.
-        """
+    def tokens(self, split: Split, end_of_text: int) -> Iterator[Any] | None:
+        """The only shard of a split as NumPy arrays of tokens, with end-of-text before each
+        document, if the dataset has tokens in place of text; else None."""
         return None
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         """Where the documents of a shard come from, beyond ``kind`` and ``files``."""
         return {}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TextFiles(Dataset):
+    """Fields of the rows of files of text, which may also name ``validation`` files."""
+
+    holdout: HeldOut = Field(
+        default=0.01,
+        description="Share of the documents of the first training shard that is held out, chosen "
+        "by content hash, if the row names no validation files.",
+    )
+    expected_tokens: Estimate | None = Field(
+        default=None,
+        description="Estimated training tokens of all shards; plans use it until the shards are "
+        "tokenized.",
+    )
+    shards_per_job: Positive = Field(
+        default=16,
+        description="Number of shards that one job tokenizes, one after another: a job takes "
+        "seconds to start. No result depends on it.",
+    )
+
+    def local(self) -> list[tuple[str, str]]:
+        named = {key: getattr(self, key) or [] for key in ("train", "validation")}
+        return file_names.keyed(**named)
 
 
 def class_of(kind: str) -> type[Dataset]:
@@ -279,65 +249,31 @@ DatasetRow = Annotated[Dataset, GetPydanticSchema(_union_of_kinds)]
 with such a field is built, so this package has no static import of ``data``."""
 
 
-SIZES = {
-    "bytes": 257,
-    "gpt2": 50_257,
-    "r50k_base": 50_257,
-    "p50k_base": 50_282,
-    "cl100k_base": 100_257,
-    "o200k_base": 199_999,
-}
-"""Tokens of each encoding: ids up to the largest of ordinary text, and then end-of-text. tiktoken's
-own end-of-text has another id in the last three."""
-
-BYTES = 256
-"""Tokens of single bytes, with which every byte-level vocabulary begins."""
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class TrainBPE:
-    """How a byte-level BPE is trained on the text of the study."""
-
-    vocab_size: Annotated[int, Field(ge=BYTES + 1, le=10**7), Number]
-    """Number of tokens, including the 256 bytes and end-of-text."""
-    sample_bytes: Bytes = 100_000_000
-    """Text that it is trained on, in UTF-8 bytes: the first documents of the first training shard,
-    or all of them if these are fewer. Validation documents are not among them."""
+SIZES = {"bytes": 257, "gpt2": 50_257}
+"""Tokens of each encoding: ids up to the largest of ordinary text, and then end-of-text."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Tokenizer:
-    """A tokenizer: one of ``encoding``, ``file`` and ``train_bpe``.
+    """A tokenizer: one of ``encoding`` and ``file``."""
 
-    The backend changes the speed of tokenization and no token.
-    """
-
-    encoding: (
-        Literal["gpt2", "bytes", "r50k_base", "p50k_base", "cl100k_base", "o200k_base"] | None
-    ) = None
-    """``gpt2`` is OpenAI's byte-pair encoding, like the others that tiktoken has; ``bytes`` has one
-    token per byte and needs no download."""
+    encoding: Literal["gpt2", "bytes"] | None = None
+    """``gpt2`` is OpenAI's byte-pair encoding, by tiktoken; ``bytes`` has one token per byte and
+    needs no download. Others are files."""
     file: str = ""
     """Path of a ``tokenizer.json`` of Hugging Face's ``tokenizers``, a byte-level BPE. Its special
     tokens are ordinary text."""
     sha256: str = ""
     """SHA-256 of ``file``; required there. The path may change, the content may not."""
-    train_bpe: TrainBPE | None = None
-    """Trains a byte-level BPE on the text that the study trains on."""
     vocab_size: Vocabulary | None = None
     """Number of tokens, including end-of-text, which is the last. Required beside ``file``, where
     it is checked before tokenization; otherwise it follows from the rest."""
-    backend: Literal["tiktoken", "gigatoken", "tokenizers", "simple"] | None = None
-    """``tiktoken`` is the default of an encoding; ``gigatoken`` is several times as fast for
-    ``gpt2`` and is compared with tiktoken in every shard; ``tokenizers`` is that of files and
-    trained tokenizers; ``simple`` makes a list for each document."""
 
     def __post_init__(self) -> None:
-        given = [key for key in ("encoding", "file", "train_bpe") if getattr(self, key)]
-        if len(given) != 1:
+        if bool(self.encoding) == bool(self.file):
             raise ValueError(
-                f"found {' and '.join(given) or 'no tokenizer'}; "
-                "allowed: one of encoding, file and train_bpe"
+                f"found {'encoding and file' if self.file else 'no tokenizer'}; "
+                "allowed: one of encoding and file"
             )
         if self.file and not (self.sha256 and self.vocab_size):
             raise ValueError(
@@ -353,39 +289,21 @@ class Tokenizer:
                 f"{self.name} has {self.n_vocab} tokens, but its row states vocab_size "
                 f"{self.vocab_size}; write vocab_size: {self.n_vocab}"
             )
-        if self.reader not in self._backends:
-            raise ValueError(
-                f"backend {self.backend} has no encoding {self.name!r}; "
-                f"write backend: {self._backends[0]}"
-            )
 
     @property
     def name(self) -> str:
-        """The encoding, ``file`` or ``train_bpe``."""
-        return self.encoding or ("file" if self.file else "train_bpe")
+        """The encoding, or ``file``."""
+        return self.encoding or "file"
 
     @property
     def n_vocab(self) -> int:
         """Number of tokens, including end-of-text, whose id is one less."""
-        if self.encoding:
-            return SIZES[self.encoding]
-        return self.train_bpe.vocab_size if self.train_bpe else self.vocab_size or 0
+        return SIZES[self.encoding] if self.encoding else self.vocab_size or 0
 
     @property
     def token_bytes(self) -> int:
         """Bytes of a token in a shard."""
         return 2 if self.n_vocab <= 2**16 else 4
-
-    @property
-    def reader(self) -> str:
-        """The backend: the given one, or that of this kind of tokenizer."""
-        return self.backend or self._backends[0]
-
-    @property
-    def _backends(self) -> list[str]:
-        if not self.encoding:
-            return ["tokenizers", "simple"]
-        return ["tiktoken", "simple", *(["gigatoken"] if self.encoding == "gpt2" else [])]
 
 
 # The kinds import this module, so the schema of Corpus is built when it is first used.

@@ -6,9 +6,6 @@ is about to run is compared with the text, the files and the folders that are th
 
 import math
 import os
-import re
-import shlex
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +15,9 @@ from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.datasets import Corpus
 from lmscaling.config.grid import Grid, expand
-from lmscaling.config.places import StudyError, Values, located
+from lmscaling.config.places import StudyError, located
 from lmscaling.config.study import Study
 from lmscaling.errors import UserError
-from lmscaling.files import read_json
 
 LONGEST_STUDY = 64
 LONGEST_RUN = 150
@@ -29,16 +25,11 @@ LONGEST_RUN = 150
 and a file system allows 255 characters."""
 
 
-def plan(
-    values: dict[str, Any],
-    files: Collection[Path] = (),
-    folder: str = "results",
-) -> Grid:
+def plan(values: dict[str, Any], folder: str = "results") -> Grid:
     """The cells of a study that is about to be run.
 
     Args:
         values: The study, as ``study_file.read_study`` returns it.
-        files: Its files after ``--configfile``.
         folder: Folder of all studies.
 
     Raises:
@@ -46,7 +37,12 @@ def plan(
     """
     grid = replace(expand(values), folder=folder)
     with located(values):
-        _check_name(grid, values, files)
+        if len(grid.study.study) > LONGEST_STUDY:
+            raise StudyError(
+                f"study is a name of {len(grid.study.study)} characters; allowed: up to "
+                f"{LONGEST_STUDY}",
+                "study",
+            )
         for cell in (*grid.cells.values(), *grid.tasks.values()):
             _check_budget(grid.study, cell)
             if len(cell.run) > LONGEST_RUN:
@@ -69,58 +65,6 @@ def plan(
 
 def _has_tokens(grid: Grid, tokens: str) -> bool:
     return Path(grid.results, "tokens", tokens, "manifest.json").is_file()
-
-
-def _check_name(grid: Grid, values: dict[str, Any], files: Collection[Path]) -> None:
-    """Check that no other study has the folder of results."""
-    name = grid.study.study
-    if len(name) > LONGEST_STUDY:
-        raise StudyError(
-            f"study is a name of {len(name)} characters; allowed: up to {LONGEST_STUDY}", "study"
-        )
-    if isinstance(values, Values) and values.repeated_name:
-        raise StudyError(
-            f"study {name!r} is the name of the study in {values.repeated_name}, whose results "
-            "this one would share; choose another name, or leave the line out to change that study",
-            "study",
-        )
-    record = Path(grid.results, "study.json")
-    if not record.is_file():
-        return
-    given = {os.path.realpath(path) for path in files}
-    theirs = _files_of(record)
-    if given <= {*map(os.path.realpath, theirs)} or given >= {*map(os.path.realpath, theirs)}:
-        return
-    for path in theirs:
-        if os.path.realpath(path) not in given and _name_in(path) == name:
-            raise StudyError(
-                f"study {name!r} is also the name of the study in {path}, whose results are in "
-                f"{grid.results}; choose another name",
-                "study",
-            )
-
-
-def _files_of(record: Path) -> list[str]:
-    """The study files of the command that made a record."""
-    try:
-        words = shlex.split(read_json(record, "study record")["command"])
-    except (UserError, KeyError, TypeError, ValueError, AttributeError):
-        return []
-    files, option = [], ""
-    for word in words:
-        option = word if word.startswith("-") else option
-        files += [word] if option == "--configfile" and word != option else []
-    return files
-
-
-def _name_in(path: str) -> str:
-    """The name of the study in a file; empty if it has none, or is not there."""
-    try:
-        text = Path(path).read_text()
-    except (OSError, ValueError):
-        return ""
-    found = re.search(r"^study:\s*['\"]?([\w.]+)", text, re.MULTILINE)
-    return found[1] if found else ""
 
 
 def _check_budget(study: Study, cell: Cell) -> None:

@@ -26,8 +26,6 @@ class Values(dict[str, Any]):
         super().__init__()
         self.keys_at: dict[KeyPath, Place] = {}
         self.values_at: dict[KeyPath, Place] = {}
-        self.repeated_name = ""
-        """The complete study, if a file that is laid over it gives the same name."""
 
     def place(self, path: KeyPath, is_key: bool = False) -> str:
         """Where a value stands, or its key; of a value that no file has, what it is part of."""
@@ -36,16 +34,6 @@ class Values(dict[str, Any]):
         while path and path not in self.keys_at:
             path = path[:-1]
         return str(self.keys_at.get(path, UNKNOWN))
-
-    def keep(self, path: KeyPath, items: Sequence[int]) -> None:
-        """Keep the places of the items of a list that are left of it."""
-        n = len(path)
-        for places in (self.keys_at, self.values_at):
-            inner = [each for each in places if each[:n] == path and len(each) > n]
-            known = {each: places.pop(each) for each in inner}
-            for each, place in known.items():
-                if each[n] in items:
-                    places[*path, items.index(each[n]), *each[n + 1 :]] = place
 
     def forget(self, path: KeyPath) -> None:
         """Forget the places of a value and of what it contains."""

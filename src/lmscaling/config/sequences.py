@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from lmscaling.config.datasets import BLOCK_TOKENS, Dataset, Documents, Tokens, class_of
+from lmscaling import registry
+from lmscaling.config.datasets import BLOCK_TOKENS, Dataset, Documents, class_of
 from lmscaling.config.types import Split
 from lmscaling.errors import UserError
 
@@ -30,13 +31,15 @@ BLOCK = 32
 class Sequences(Dataset):
     """A dataset whose documents are sequences of one length."""
 
+    sequences: int
+    validation_sequences: int
+
     def __post_init__(self) -> None:
-        for key, default, why in (
-            ("decontaminate", None, "the sequences are no text"),
-            ("block_tokens", BLOCK_TOKENS, f"a block is {BLOCK} sequences"),
-        ):
-            if (value := getattr(self, key)) != default:
-                raise ValueError(f"{key} {value} is not for kind {self.kind}: {why}; leave it out")
+        if self.block_tokens != BLOCK_TOKENS:
+            raise ValueError(
+                f"block_tokens {self.block_tokens} is not for kind {self.kind}: a block is {BLOCK} "
+                "sequences; leave it out"
+            )
         if self.shuffle == "documents":
             raise ValueError(
                 f"shuffle documents is not for kind {self.kind}: the sequences are no text; "
@@ -48,9 +51,9 @@ class Sequences(Dataset):
     def length(self) -> int:
         """Tokens of a sequence, with end-of-text: the context of its cells."""
 
-    @abstractmethod
     def number(self, split: Split) -> int | None:
         """Sequences of a split; None if this machine cannot tell."""
+        return self.sequences if split == "train" else self.validation_sequences
 
     @abstractmethod
     def made(self, split: Split) -> "Iterator[np.ndarray]":
@@ -80,13 +83,10 @@ class Sequences(Dataset):
     def files(self, split: Split) -> list[str]:
         return [self.kind]
 
-    def read(self, split: Split, shard: int, file: Any) -> Documents:
+    def read(self, split: Split, shard: int) -> Documents:
         raise UserError(f"a dataset of kind {self.kind} has sequences of tokens and no text")
 
-    def tokens(self, split: Split, shard: int, end_of_text: int) -> Tokens:
-        return Tokens(self._blocks(split, end_of_text), 0)
-
-    def _blocks(self, split: Split, end_of_text: int) -> "Iterator[np.ndarray]":
+    def tokens(self, split: Split, end_of_text: int) -> "Iterator[np.ndarray]":
         import numpy as np
 
         for rows in self.made(split):
@@ -107,5 +107,6 @@ def random_state(dataset: Dataset, split: Split) -> "np.random.RandomState":
 
 def of_cell(source: Mapping[str, Any]) -> Sequences | None:
     """The row of a cell's dataset, from its identity; None if it has no sequences."""
-    kind = class_of(source["kind"]) if "kind" in source else Dataset
+    known = source.get("kind") in registry.sources("data/kinds")  # not that of an earlier record
+    kind = class_of(source["kind"]) if known else Dataset
     return TypeAdapter(kind).validate_python(source) if issubclass(kind, Sequences) else None

@@ -2,8 +2,8 @@
 
 A sweep holds all implementations and contexts of one size or preset, so that one job on one device
 measures everything that is compared. An implementation is written ``attention/implementation``, as
-in ``linear/chunked``: files in ``attention/`` and in ``kernels/<attention>/``. An attention alone
-uses the implementation of its own choice.
+in ``linear/chunked``: a file in ``attention/``, and in ``kernels/<attention>/`` a file or a
+function of ``forms.py``. An attention alone uses the implementation of its own choice.
 """
 
 from collections.abc import Callable
@@ -119,6 +119,14 @@ class Sweep:
             values["tokens"] = self.tokens
         return f"{self.kind}/{self.name}-{digest(values)}"
 
+    @property
+    def heads(self) -> Heads | None:
+        """Those of the model or the layer; none of a device."""
+        model = self.cell and self.cell.model
+        return self.layer or (
+            model and Heads(n_head=model.n_head, d_head=model.d_model // model.n_head)
+        )
+
     def cell_of(self, point: Point) -> Cell:
         """The cell of a point: its attention and its context."""
         assert self.cell
@@ -141,12 +149,6 @@ class Speed:
     target_seconds: Seconds
     """Measurements of a point go on for about so long."""
 
-    def __post_init__(self) -> None:
-        for kind, section in vars(self).items():
-            needed = getattr(section, "needs", "")  # a section that another one extends
-            if needed and not getattr(self, needed):
-                raise ValueError(f"{kind} uses the sizes and contexts of {needed}; add that")
-
 
 class Planner:
     """What a kind's ``sweeps(section, planner)`` may use of the study around its section."""
@@ -155,18 +157,11 @@ class Planner:
         self,
         speed: Speed,
         gpus: int,
-        sizes: list[str],
         cell: Callable[[str], Cell],
         layers: dict[str, tuple[Layer, ...]],
     ) -> None:
-        self.speed, self.cell, self.layers = speed, cell, layers
-        self.sizes = sizes
-        """Rows under ``sizes:`` that are trained; ``cell(size)`` is a model of any row."""
+        self.cell, self.layers = cell, layers
         self.values: dict[str, Any] = dump(speed) | {"gpus": 1 if gpus else 0}
-
-    def section(self, kind: str) -> Any:
-        """The section of a kind, or None."""
-        return getattr(self.speed, kind)
 
     def sweep(self, **values: Any) -> Sweep:
         """A sweep with the common numbers of the speed study, unless they are given.

@@ -75,9 +75,6 @@ class Study:
     """Available tokenizers by name."""
     sizes: dict[Name, Size]
     """Available model sizes by name; only those listed in ``axes`` are trained."""
-    lr_law: str = ""
-    """Path of ``lr_law.json``, which ``lmscaling fit-rates`` writes from a study of
-    rates. Sizes with ``lr: fitted`` take their rates from it when the study file is read."""
     dataset: Name
     """Row under ``datasets`` that the study trains on."""
     tokenizer: Name
@@ -111,10 +108,6 @@ class Study:
     job_hours: Annotated[float, Field(ge=1e-3, le=8_760, allow_inf_nan=False), Number] = 24.0
     """Longest job that the cluster allows. A longer run stops itself in time and continues in
     another job. No result depends on it, so it is not part of a cell."""
-    node_scratch: str = ""
-    """Folder on the local disk of each node, such as ``$SLURM_TMPDIR``, to which training copies
-    the shards that it reads next. Variables are expanded on the node. If empty, no shard is copied.
-    No result depends on it."""
     epochs: Epochs = 1
     """Largest number of passes over the data; a run that needs more ends as ``out_of_tokens``."""
     optimizer: Optimizer
@@ -140,6 +133,11 @@ class Study:
         Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), Number] | None
     ) = None
     """Dollars; the plan then has the price of each cell. No result depends on it."""
+    loggers: dict[Literal["csv", "mlflow", "tensorboard", "wandb"], dict[str, Any]] = field(
+        default_factory=dict
+    )
+    """Loggers of Lightning that mirror the logs of runs, each with its own options, such as
+    ``wandb: {offline: true}``; their packages are yours to install. No result depends on them."""
     devices: dict[str, OwnDevice] = field(default_factory=dict)
     """Devices that the plan does not know, by the beginning of the name that their driver gives."""
     published: Flag = False

@@ -4,36 +4,28 @@ import copy
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
-from pydantic import TypeAdapter, ValidationError
-
-from lmscaling.config import lr_law, yaml_file
-from lmscaling.config.attention_row import Row
+from lmscaling import registry
+from lmscaling.config import yaml_file
 from lmscaling.config.grid import Grid, expand
-from lmscaling.config.places import Values, located
+from lmscaling.config.places import Values
+from lmscaling.config.types import less
 from lmscaling.config.yaml_file import Content, KeyPath, Place
 from lmscaling.errors import UserError, choose, shown
-from lmscaling.files import read_json, write_json, write_text
+from lmscaling.files import read_json, update_text, write_json
 
-SECTIONS = ("calibrate", "branches", "evaluate", "speed")
+SECTIONS = ("calibrate", "branches", "evaluate", "speed", "tasks")
 """Sections that null and ``{}`` both switch off."""
 
-OWN: dict[str, Any] = {
-    "dataset": MISSING, "skip": [], "exceptions": [], **dict.fromkeys(SECTIONS), "tasks": MISSING
-}  # fmt: skip
-"""What each study says for itself, with the value where it does not."""
-
-PARTS = ("skip", "exceptions", "calibrate", "branches", "evaluate")
-"""Keys whose entries are parts of the grid."""
-
 SET = "set"
-"""Key of ``--config`` with the texts of ``--set``; Snakemake passes it to its jobs."""
+"""Key of ``--config`` of Snakemake with the texts of ``--set``."""
 
-INHERIT = "inherit"
+PLAIN = '=.,[]{}":'
+"""What need not be written as ``%3A`` in such a text; Snakemake reads the value as YAML."""
 
 ABSENT = "not given"
 
@@ -63,8 +55,7 @@ def write_record(path: Path, values: dict[str, Any]) -> Grid:
         write_json(path, values)
     for run, cell in (grid.cells | grid.branches | grid.tasks).items():
         file = path.parent / "cells" / f"{run}.json"
-        if not file.is_file() or file.read_text() != cell.to_json() + "\n":
-            write_text(file, cell.to_json() + "\n")
+        update_text(file, cell.to_json() + "\n")
     return grid
 
 
@@ -74,20 +65,34 @@ def changes(path: Path, study: dict[str, Any]) -> list[str]:
         before = read_json(path, "study record")["study"]
     except (UserError, KeyError, TypeError):
         return []
-    return list(_changes("", before, study))
+    return [
+        f"{key}: {_reordered(old, new)}"
+        if isinstance(old, list) and isinstance(new, list)
+        else f"{key}: {_short(old)} -> {_short(new)}"
+        for key, old, new in differences(before, study)
+    ]
 
 
-def _changes(key: str, before: Any, now: Any) -> Iterator[str]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        for part in before | now:
+def differences(one: Any, two: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Keys, with dots, whose values differ, with both values; ``ABSENT`` for one that is not there.
+
+    Args:
+        one: A study, or a part of one.
+        two: Another one.
+        key: The key of the part.
+    """
+    if isinstance(one, dict) and isinstance(two, dict):
+        for part in one | two:
             inner = f"{key}.{part}".lstrip(".")
-            yield from _changes(inner, before.get(part, ABSENT), now.get(part, ABSENT))
-    elif isinstance(before, list) and isinstance(now, list) and before != now:
-        removed = [f"without {_short(value)}" for value in before if value not in now]
-        added = [f"with {_short(value)}" for value in now if value not in before]
-        yield f"{key}: {', '.join(removed + added) or 'in another order'}"
-    elif before != now:
-        yield f"{key}: {_short(before)} -> {_short(now)}"
+            yield from differences(one.get(part, ABSENT), two.get(part, ABSENT), inner)
+    elif one != two:
+        yield key, one, two
+
+
+def _reordered(before: list[Any], now: list[Any]) -> str:
+    removed = [f"without {_short(value)}" for value in before if value not in now]
+    added = [f"with {_short(value)}" for value in now if value not in before]
+    return ", ".join(removed + added) or "in another order"
 
 
 def _short(value: Any) -> str:
@@ -107,16 +112,27 @@ def read_record(path: Path) -> Record:
     values = read_json(path, "study record")
     if not isinstance(values, dict) or not {"command", "study"} <= values.keys():
         raise UserError(f"study record {path} is incomplete; delete it and run snakemake again")
-    return Record(values["command"], expand(values["study"]))
+    return Record(values["command"], expand(_of_record(values["study"])))
+
+
+def _of_record(study: dict[str, Any]) -> dict[str, Any]:
+    """The study of a record: texts of kinds that are gone are ``former``, unused ones left out."""
+    named = [study.get("dataset"), *((study.get("evaluate") or {}).get("datasets") or [])]
+    named += [task.get("dataset") for task in (study.get("tasks") or {}).values()]
+    rows, known = dict(study.get("datasets") or {}), registry.sources("data/kinds")
+    for name, row in list(rows.items()):
+        if name not in named:
+            del rows[name]
+        elif row["kind"] not in known:
+            kept = {key: row[key] for key in ("shuffle", "block_tokens") if key in row}
+            rows[name] = {"kind": "former", "row": less(row, *kept), **kept}
+    return {**study, "datasets": rows} if rows else study
 
 
 def read_study(
     paths: list[Path], changes: Mapping[str, Any] | None = None, overrides: Iterable[str] = ()
 ) -> Values:
     """The study of a file and of those laid over it: mappings are merged, other values replaced.
-
-    A study with another name than that of the first file is one of its own: it gets none of the
-    first file's ``OWN`` keys. ``inherit`` as the value of such a key takes it over all the same.
 
     Args:
         paths: The complete study, then what differs from it.
@@ -126,36 +142,10 @@ def read_study(
     Raises:
         UserError: A file is missing or is not a YAML mapping.
     """
-    base, *others = [*map(_read, paths), _given(changes or {})]
-    over = Values()
-    for content in others:
-        _merge(over, content)
-    overrides, axes = list(overrides), _axes(base.values) | _axes(over)
-    override(over, overrides, base.values)
     study = Values()
-    _merge(study, base)
-    for path, content in zip(paths[1:], others, strict=False):
-        same = content.values.get("study") == base.values.get("study", "")
-        if same and not path.samefile(paths[0]):
-            study.repeated_name = str(paths[0])
-    inherited = {key for key in OWN if over.get(key) == INHERIT}
-    if over.get("study", study.get("study")) != study.get("study"):
-        for key in (key for key in OWN if key not in inherited):  # in order: the text is compared
-            study.pop(key, None)
-            study.forget((key,))
-            if OWN[key] is not MISSING:
-                study[key] = copy.copy(OWN[key])
-    for key in inherited:
-        del over[key]
-        over.forget((key,))
-    _merge(study, Content(over, over.keys_at, over.values_at))
-    if not study.get("tasks", True):  # switched off
-        study.pop("tasks")
-        study.forget(("tasks",))
-    _narrow(study, axes, overrides)
-    with located(study):
-        study.update(lr_law.filled(study))
-    return study
+    for content in (*map(_read, paths), _given(changes or {})):
+        _merge(study, content)
+    return _complete(study, overrides)
 
 
 def overridden(config: Mapping[str, Any], overrides: Iterable[str]) -> Values:
@@ -164,28 +154,44 @@ def overridden(config: Mapping[str, Any], overrides: Iterable[str]) -> Values:
         raise UserError(f"the study is {shown(config)}; allowed: keys with values")
     study = Values()
     study.update({key: copy.deepcopy(value) for key, value in config.items() if key != SET})
-    overrides, axes = list(overrides), _axes(study)
+    return _complete(study, overrides)
+
+
+def _complete(study: Values, overrides: Iterable[str]) -> Values:
+    """A study with what ``--set`` lays over it."""
     override(study, overrides)
-    _narrow(study, axes, overrides)
-    with located(study):
-        study.update(lr_law.filled(study))
+    if not study.get("tasks", True):  # switched off
+        study.pop("tasks")
+        study.forget(("tasks",))
     return study
 
 
 def passed(value: Any) -> list[str]:
-    """The texts of ``--set`` from what our plugin of Snakemake passes in ``--config``."""
+    """The texts of ``--set`` from ``--config 'set=KEY=VALUE&KEY=VALUE'`` of Snakemake."""
     return [] if value is None else [unquote(text) for text in str(value).split("&")]
 
 
-def override(
-    values: Values, overrides: Iterable[str], base: Mapping[str, Any] | None = None
-) -> None:
-    """Lay texts as ``axes.context=[1024]`` over the values of a study.
+def with_overrides(command: str, overrides: Iterable[str]) -> str:
+    """A command of Snakemake with what it lays over the study, behind what it has of this already.
 
-    Args:
-        values: The study; it is changed.
-        overrides: A path of keys with dots, and a value in YAML.
-        base: The study below ``values``, whose keys with dots in their names are known too.
+    Of several options ``--config`` Snakemake would read the last.
+    """
+    texts = "&".join(quote(text, safe=PLAIN) for text in overrides)
+    words = shlex.split(command)
+    if not texts:
+        return command
+    given = [i for i, word in enumerate(words) if word.startswith(f"{SET}=")]
+    if given:
+        words[given[0]] += f"&{texts}"
+    elif "--config" in words:
+        words.insert(words.index("--config") + 1, f"{SET}={texts}")
+    else:
+        words += ["--config", f"{SET}={texts}"]
+    return shlex.join(words)
+
+
+def override(study: Values, overrides: Iterable[str]) -> None:
+    """Lay texts as ``axes.context=[1024]``, a path of keys and a value in YAML, over a study.
 
     Raises:
         UserError: A text has no ``=``, no key, or no value that is YAML.
@@ -195,112 +201,27 @@ def override(
         keys, equals, value = text.partition("=")
         if not (equals and all(keys.split("."))):
             raise UserError(f"{place}: allowed: a key and a value, such as axes.context=[1024]")
-        path = _keys(keys, [values, base or {}])
+        path = _keys(keys, study)
         inner = yaml_file.parse(value, place)
         made = inner.values
         for key in reversed(path):
             made = {key: made}
         heads = {path[:i]: Place(place) for i in range(1, len(path) + 1)}
         below = {(*path, *rest): Place(place) for rest in inner.keys}
-        _merge(values, _without_empty(Content(made, heads | below, heads | below)))
+        _merge(study, _without_empty(Content(made, heads | below, heads | below)))
 
 
-def _axes(values: Mapping[str, Any]) -> dict[str, Any]:
-    axes = values.get("axes")
-    return dict(axes) if isinstance(axes, dict) else {}
-
-
-def _narrow(study: Values, before: Mapping[str, Any], overrides: list[str]) -> None:
-    """Take the values that ``--set`` has removed from an axis out of parts of the grid, which were
-    written for all of them. A section without a cell is switched off."""
-    now = _axes(study)
-    removed = {
-        axis: [value for value in _names(axis, values) if value not in _names(axis, now[axis])]
-        for axis, values in before.items()
-        if axis in now
-    }
-    for key in PARTS:
-        entries = study.get(key)
-        if any(text.startswith(key) for text in overrides):
-            continue
-        if isinstance(entries, dict):
-            study[key] = _less(entries, removed)
-            if study[key] is None:
-                study.forget((key,))
-        _narrow_list(study, study, (key,), removed)
-    tasks = study.get("tasks")
-    for name, task in tasks.items() if isinstance(tasks, dict) else ():
-        if isinstance(task, dict) and not any(text.startswith("tasks.") for text in overrides):
-            inherited = {axis: values for axis, values in removed.items() if axis not in task}
-            _narrow_list(study, task, ("tasks", name, "skip"), inherited)
-
-
-def _narrow_list(
-    study: Values, parts: dict[Any, Any], path: KeyPath, removed: Mapping[str, list[Any]]
-) -> None:
-    """Narrow the entries of a list of parts of the grid, which ``parts`` has under the last key of
-    the path."""
-    entries = parts.get(path[-1])
-    if not isinstance(entries, list):
-        return
-    left = {i: _less(entry, removed) for i, entry in enumerate(entries)}
-    kept = [i for i, entry in left.items() if entry is not None]
-    parts[path[-1]] = [left[i] for i in kept]
-    if len(kept) < len(entries):
-        study.keep(path, kept)
-
-
-def narrowed(
-    study: Mapping[str, Any], before: Mapping[str, list[Any]], now: Mapping[str, list[Any]]
-) -> dict[str, Any]:
-    """The parts of the grid that change if its axes, given by labels, lose values."""
-    fewer = Values()
-    fewer.update(copy.deepcopy(dict(study)) | {"axes": dict(now)})
-    _narrow(fewer, before, [])
-    return {key: fewer[key] for key in PARTS if fewer.get(key) != study.get(key)}
-
-
-def _less(entry: Any, removed: Mapping[str, list[Any]]) -> Any:
-    """An entry without the values that were removed; None if nothing is left of an axis."""
-    if not isinstance(entry, dict):
-        return entry
-    changed = {}
-    for axis in (axis for axis in entry if removed.get(axis)):
-        left = [value for value in _list(entry[axis]) if value not in removed[axis]]
-        if not left:
-            return None
-        if len(left) < len(_list(entry[axis])):
-            changed[axis] = left
-    return entry | changed
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _names(axis: str, values: Any) -> list[Any]:
-    """The values of an axis as other sections name them: attentions by their labels."""
-    return [_label(value) if axis == "attention" else value for value in _list(values)]
-
-
-def _label(row: Any) -> Any:
-    """The label of a row, or the row if it is none."""
-    try:
-        return TypeAdapter(Row).validate_python(row).label
-    except ValidationError:
-        return row
-
-
-def _keys(text: str, studies: list[Mapping[str, Any]]) -> KeyPath:
+def _keys(text: str, study: Mapping[str, Any]) -> KeyPath:
     """The keys of ``sizes.124M.lr``. Names may have dots, so known keys come first."""
     found: list[str] = []
-    rest, levels = text, list(studies)
+    rest, level = text, study
     while rest:
-        known = [k for level in levels for k in level if rest == k or rest.startswith(f"{k}.")]
+        known = [k for k in level if rest == k or rest.startswith(f"{k}.")]
         key = max(known, key=len, default=rest.partition(".")[0])
         found.append(key)
         rest = rest[len(key) + 1 :]
-        levels = [level[key] for level in levels if isinstance(level.get(key), dict)]
+        inner = level.get(key)
+        level = inner if isinstance(inner, dict) else {}
     return tuple(found)
 
 
@@ -319,9 +240,8 @@ def command(
     words = [
         *_option("--configfile", map(str, files)),  # once: the last of several would count
         *_option("--config", [f"{key}={text}" for key, text in texts.items()]),
-        *(word for text in overrides for word in ("--set", text)),
     ]
-    return " ".join([program, *map(shlex.quote, words)])
+    return with_overrides(" ".join([program, *map(shlex.quote, words)]), overrides)
 
 
 def _option(name: str, words: Iterable[str]) -> list[str]:
@@ -345,7 +265,7 @@ def _read(path: Path) -> Content:
 
 def _without_empty(content: Content) -> Content:
     """With null for each section that is ``{}``."""
-    off = {k: None for k in (*SECTIONS, "tasks") if content.values.get(k) == {}}
+    off = {k: None for k in SECTIONS if content.values.get(k) == {}}
     values = content.values | off
     return Content(values, content.keys, content.places)
 

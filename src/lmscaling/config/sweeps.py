@@ -7,6 +7,7 @@ All are measured with one document per sequence, whatever ``documents`` says.
 from dataclasses import replace
 from pathlib import Path
 
+from lmscaling import registry
 from lmscaling.config import grid, kinds
 from lmscaling.config.cell import Cell
 from lmscaling.config.speed import Planner, Sweep
@@ -23,16 +24,23 @@ def expand(study: Study) -> dict[str, Sweep]:
     """The sweeps of a study by their folder; none without a section ``speed:``."""
     if study.speed is None:
         return {}
-    planner = Planner(
-        study.speed, study.gpus, study.axes.size, lambda size: _cell(study, size), study.axes.layers
-    )
+    planner = Planner(study.speed, study.gpus, lambda size: _cell(study, size), study.axes.layers)
     sweeps = [
         sweep
         for kind, module in kinds.MODULES.items()
-        if (section := planner.section(kind))
+        if (section := getattr(study.speed, kind))
         for sweep in module.sweeps(section, planner)
     ]
     return {sweep.folder: sweep for sweep in sweeps}
+
+
+def kernels(study: Study) -> list[str]:
+    """Names of the kernels that a study times on a GPU, as their checks are called; none on a
+    CPU, where they are plain PyTorch."""
+    if not study.gpus:
+        return []
+    points = [point for sweep in expand(study).values() for point in sweep.points]
+    return sorted({registry.checked_by(p.way) for p in points if p.implementation})
 
 
 def write(folder: Path, study: Study) -> None:

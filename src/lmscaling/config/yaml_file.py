@@ -1,20 +1,20 @@
 """Reads YAML so that every value has a place and means what it looks like.
 
 PyYAML follows YAML 1.1, where ``010`` is 8, ``1:30`` is 90, and of two equal keys the second one
-counts. A study file that has such a thing is refused. Only PyYAML's parser is used: its own
-constructor knows neither places nor equal keys, and it recurses as deep as a file is nested.
+counts. A study file that has such a thing is refused. The values are made from the events of
+PyYAML's parser: its own constructor knows neither places nor equal keys, and its composer recurses
+as deep as a file is nested.
 """
 
 import copy
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.reader import Reader
 
 from lmscaling.errors import UserError, choose, shown
 
@@ -35,12 +35,7 @@ DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that no name and no path can have."""
 
-PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 RESOLVER = yaml.resolver.Resolver()
-
-
-class Endless(UserError):
-    """A file whose values contain themselves, or so many others that reading them would not end."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +48,11 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+    @classmethod
+    def after(cls, text: str, file: str) -> "Place":
+        """The place behind the beginning of a file."""
+        return cls(file, text.count("\n") + 1, len(text) - text.rfind("\n"))
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,8 @@ def read(path: Path) -> Content:
     """The content of a study file.
 
     Raises:
-        Endless: See ``Endless``.
         UserError: There is no such file; it is not UTF-8 or not YAML; a value does not mean what
-            it looks like, or a key is given twice.
+            it looks like, contains itself or many thousand others, or a key is given twice.
     """
     try:
         data = path.read_bytes()
@@ -80,11 +79,11 @@ def read(path: Path) -> Content:
         folders = {path.parent, path.parent / "config"}
         near = sorted(str(each) for folder in folders for each in folder.glob("[!.]*.y*ml"))
         raise UserError(f"study file {path} does not exist; {choose(str(path), near)}") from None
-    except IsADirectoryError:
-        raise UserError(f"study file {path} is a folder; name a file, such as study.yaml") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"study file {path} cannot be read: {reason}") from None
+        raise UserError(
+            f"study file {path} cannot be read: {reason}; name a file, such as study.yaml"
+        ) from None
     if len(data) > MOST_BYTES:
         raise UserError(
             f"study file {path} has {len(data):,} bytes; allowed: up to {MOST_BYTES:,}, so it "
@@ -93,8 +92,7 @@ def read(path: Path) -> Content:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8-sig")
-        place = Place(str(path), before.count("\n") + 1, _column(before) + 1)
+        place = Place.after(data[: error.start].decode("utf-8-sig"), str(path))
         raise UserError(
             f"{place}: byte 0x{data[error.start]:02x} is not UTF-8; save the study file as UTF-8"
         ) from None
@@ -103,83 +101,41 @@ def read(path: Path) -> Content:
 
 def parse(text: str, file: str) -> Content:
     """The content of a YAML text; ``file`` is what places name."""
-    return _Builder(file).build(text)
+    if found := CONTROL.search(text.replace("\r", " ")):
+        place = Place.after(text[: found.start()], file)
+        raise UserError(f"{place}: the character {found[0]!r} is not printable; leave it out")
+    return _Reader(text, file).content()
 
 
-@dataclass
-class _Open:
-    """A mapping or list whose end is not yet read."""
+class _Reader:
+    """Makes values of events. A value is read from its first event on, with ``next``."""
 
-    value: dict[Any, Any] | list[Any]
-    path: KeyPath
-    anchor: str | None
-    begun: int
-    """Number of values before it."""
-    key: Any = None
-    has_key: bool = False
-    merged: list[dict[Any, Any]] = field(default_factory=list)
-    """Mappings after ``<<``."""
-    lines: dict[Any, int] = field(default_factory=dict)
-    """Lines of the keys."""
-
-
-MERGE = object()
-"""The key ``<<``, which takes over the keys of another mapping."""
-
-
-def _column(before: str) -> int:
-    """The column, from 0, of what follows a text."""
-    return len(before) - before.rfind("\n") - 1
-
-
-class _Builder:
-    def __init__(self, file: str) -> None:
+    def __init__(self, text: str, file: str) -> None:
         self.file = file
-        self.root: Any = None
-        self.open: list[_Open] = []
-        self.anchors: dict[str, tuple[Any, int]] = {}
+        self.events = self._parsed(text)
         self.n_values = 0
+        self.anchors: dict[str, tuple[Any, int] | None] = {}
+        """Values with their number of values; None where the end is not yet read."""
         self.keys: dict[KeyPath, Place] = {(): Place(file, 1, 1)}
         self.places: dict[KeyPath, Place] = {}
-        self.refused: UserError | None = None
 
-    def build(self, text: str) -> Content:
-        documents = 0
-        for event in self._events(text):
-            place = self._place(event.start_mark)
-            match event:
-                case yaml.DocumentStartEvent():
-                    documents += 1
-                    if documents > 1:
-                        raise UserError(f"{place}: a second document begins; a study file has one")
-                case yaml.AliasEvent(anchor=name):
-                    self._put(*self._alias(name, place), place)
-                case yaml.ScalarEvent():
-                    value = self._scalar(event, place)
-                    self._count(1, place)
-                    if event.anchor:
-                        self.anchors[event.anchor] = (value, 1)
-                    self._put(value, place)
-                case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                    self._begin(event, place)
-                case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
-                    self._end()
-        if self.refused:
-            raise self.refused
-        return Content(self.root, self.keys, self.places)
+    def content(self) -> Content:
+        values, is_first = None, True
+        for event in self.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if not is_first:
+                    place = self._place(event.start_mark)
+                    raise UserError(f"{place}: a second document begins; a study file has one")
+                values, is_first = self._value(next(self.events), ()), False
+        return Content(values, self.keys, self.places)
 
-    def _events(self, text: str) -> Iterator[Any]:
-        if found := Reader.NON_PRINTABLE.search(text):
-            before = text[: found.start()]
-            place = Place(self.file, before.count("\n") + 1, _column(before) + 1)
-            raise UserError(f"{place}: the character {found[0]!r} is not printable; leave it out")
+    def _parsed(self, text: str) -> Iterator[Any]:
         # The parser in C lets more tabs pass than that in Python, with which Snakemake reads.
-        parser = yaml.SafeLoader if "\t" in text else PARSER
+        fast = yaml.SafeLoader if "\t" in text else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
-            yield from yaml.parse(text, Loader=parser)
+            yield from yaml.parse(text, Loader=fast)
         except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            place = self._place(mark) if mark else self.file
+            place = self._place(error.problem_mark or error.context_mark)
             problem = " ".join(filter(None, (error.context, error.problem)))
             raise UserError(f"{place} is not valid YAML: {problem}") from None
         except (yaml.YAMLError, ValueError) as error:
@@ -191,147 +147,126 @@ class _Builder:
             return Place(self.file)
         return Place(self.file, mark.line + 1, mark.column + 1)
 
-    def _refuse(self, place: Place, sentence: str) -> None:
-        """Remember the first mistake that is still YAML; one that is not is told before it."""
-        self.refused = self.refused or UserError(f"{place}: {sentence}")
-
     def _count(self, n: int, place: Place) -> None:
         self.n_values += n
         if self.n_values > MOST_VALUES:
-            kind = Endless if self.anchors else UserError
-            raise kind(f"{place}: the study has more than {MOST_VALUES:,} values")
+            raise UserError(f"{place}: the study has more than {MOST_VALUES:,} values")
 
-    def _alias(self, name: str, place: Place) -> tuple[Any]:
-        if any(each.anchor == name for each in self.open):
-            raise Endless(
-                f"{place}: *{name} stands inside &{name}, so the value would contain itself; "
-                "write out what it should be"
-            )
+    def _value(self, event: Any, path: KeyPath) -> Any:
+        place, before = self._place(event.start_mark), self.n_values
+        if isinstance(event, yaml.AliasEvent):
+            return self._repeated(event.anchor, place)
+        self._count(1, place)
+        if event.anchor:
+            self.anchors[event.anchor] = None
+        if isinstance(event, yaml.ScalarEvent):
+            value = _scalar(event, place)
+        elif event.tag is not None:
+            raise UserError(f"{place}: the tag {event.tag!r} is unknown; leave it out")
+        elif len(path) >= DEEPEST:
+            raise UserError(f"{place}: values are nested more than {DEEPEST} levels deep")
+        elif isinstance(event, yaml.MappingStartEvent):
+            value = self._mapping(path)
+        else:
+            value = self._list(path)
+        if event.anchor:
+            self.anchors[event.anchor] = (value, self.n_values - before)
+        return value
+
+    def _repeated(self, name: str, place: Place) -> Any:
         if name not in self.anchors:
             raise UserError(
                 f"{place}: *{name} has no &{name} before it; {choose(name, self.anchors)}"
             )
-        value, n = self.anchors[name]
-        self._count(n, place)
-        return (copy.deepcopy(value),)
-
-    def _begin(self, event: Any, place: Place) -> None:
-        if len(self.open) >= DEEPEST:
-            raise Endless(f"{place}: values are nested more than {DEEPEST} levels deep")
-        if event.tag not in (None, "!"):
-            self._refuse(place, f"the tag {event.tag!r} is unknown; leave it out")
-        self._count(1, place)
-        is_mapping = isinstance(event, yaml.MappingStartEvent)
-        path = self._mark(place, is_flow=bool(event.flow_style))
-        value = {} if is_mapping else []
-        self.open.append(_Open(value, path, event.anchor, self.n_values))
-
-    def _end(self) -> None:
-        done = self.open.pop()
-        for merged in reversed(done.merged):  # of several, the first counts
-            done.value = merged | dict(done.value)
-        if done.anchor:
-            self.anchors[done.anchor] = (done.value, self.n_values - done.begun + 1)
-        self._put(done.value, None)
-
-    def _mark(self, place: Place, is_flow: bool = True) -> KeyPath:
-        """Note the place of the value that begins; returns its path."""
-        if not self.open:
-            return ()
-        top = self.open[-1]
-        if isinstance(top.value, list):
-            path = (*top.path, len(top.value))
-            self.keys[path] = self.places[path] = place
-        elif top.has_key:
-            path = (*top.path, top.key)
-            # A mapping in lines of its own begins with its first key: its own key says more.
-            self.places[path] = place if is_flow else self.keys.get(path, place)
-        else:
-            path = top.path
-        return path
-
-    def _put(self, value: Any, place: Place | None) -> None:
-        """Add a complete value; one without a place has been noted when it began."""
-        if not self.open:
-            self.root = value
-            return
-        top = self.open[-1]
-        if place:
-            self._mark(place)
-        if isinstance(top.value, list):
-            top.value.append(value)
-        elif not top.has_key:
-            self._put_key(top, value, place)
-        else:
-            top.has_key = False
-            if top.key is MERGE:
-                self._merge(top, value, place)
-            else:
-                top.value[top.key] = value
-
-    def _put_key(self, top: _Open, key: Any, place: Place | None) -> None:
-        place = place or self.keys.get(top.path, Place(self.file))
-        top.has_key = True
-        if not isinstance(key, str) and key is not MERGE:
-            self._refuse(
-                place, f"the key {shown(key)} is no word; allowed: names, in quotes if need be"
+        found = self.anchors[name]
+        if not found:
+            raise UserError(
+                f"{place}: *{name} stands inside &{name}, so the value would contain itself; "
+                "write out what it should be"
             )
-            key = str(key)
-        if key is not MERGE and key in top.lines:
-            whole = ".".join(map(str, (*top.path, key)))
-            first = f", first in line {top.lines[key]}" if place.line else ""
-            self._refuse(place, f"{whole} is given twice{first}; keep one of them")
-        top.key = key
-        top.lines[key] = place.line
-        self.keys[*top.path, key] = place
+        self._count(found[1], place)
+        return copy.deepcopy(found[0])
 
-    def _merge(self, top: _Open, value: Any, place: Place | None) -> None:
-        given = value if isinstance(value, list) else [value]
-        if not all(isinstance(each, dict) for each in given):
-            where = place or self.keys.get(top.path, Place(self.file))
-            raise UserError(f"{where}: << is {shown(value)}; allowed: an alias of a mapping")
-        top.merged += given
+    def _inner(self, event: Any, path: KeyPath, key: Place) -> Any:
+        """A value of a mapping or list; its places are noted."""
+        # A mapping in lines of its own begins with its first key: its own key says more.
+        in_lines = isinstance(event, yaml.CollectionStartEvent) and not event.flow_style
+        self.keys[path] = key
+        self.places[path] = key if in_lines else self._place(event.start_mark)
+        return self._value(event, path)
 
-    def _scalar(self, event: Any, place: Place) -> Any:
-        text = event.value
-        is_plain = event.implicit[0] and event.tag is None
-        kind = RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) if is_plain else f"{TAG}str"
-        if event.tag not in (None, "!", f"{TAG}str"):
-            self._refuse(place, f"the tag {event.tag!r} is unknown; leave it out")
-        match kind.removeprefix(TAG):
-            case "null":
-                return None
-            case "bool":
-                return text.lower() in ("yes", "true", "on")
-            case "int" | "float" as kind:
-                return self._number(text, kind, place)
-            case "merge" if self.open and isinstance(self.open[-1].value, dict):
-                if not self.open[-1].has_key:
-                    return MERGE
-                self._refuse(place, f"{text!r} has a meaning of its own in YAML; quote it")
-            case "timestamp" | "value" | "merge":
-                self._refuse(place, f"{text} has a meaning of its own in YAML; quote it: '{text}'")
-        if found := CONTROL.search(text):
-            self._refuse(
-                place,
-                f"the text {shown(text)} has the control character {found[0]!r}; leave it out",
-            )
-        return text
+    def _list(self, path: KeyPath) -> list[Any]:
+        values = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            place = self._place(event.start_mark)
+            values.append(self._inner(event, (*path, len(values)), place))
+        return values
 
-    def _number(self, text: str, kind: str, place: Place) -> int | float:
-        plain = text.replace("_", "")
-        brief = shown(text).strip("'")
-        if ":" in text or (kind == "int" and not DECIMAL.fullmatch(text)):
-            try:
-                means = f"means {yaml.safe_load(text)} in YAML"
-            except (yaml.YAMLError, ValueError):
-                means = "is no decimal number"
-            self._refuse(place, f"{brief} {means}; write it with decimal digits, or quote a text")
-            return 0
-        if kind == "int" and len(plain) <= 400:
-            return int(plain)
-        number = float(plain.lower().replace(".inf", "inf").replace(".nan", "nan"))
-        if not math.isfinite(number):
-            self._refuse(place, f"{brief} is no finite number; write a number")
-            return 0
-        return number
+    def _merged(self, event: Any, path: KeyPath) -> dict[str, Any]:
+        """The keys behind ``<<``, of one mapping or of several, of which the first counts."""
+        place, given = self._place(event.start_mark), self._value(event, path)
+        found = {}
+        for each in given if isinstance(given, list) else [given]:
+            if not isinstance(each, dict):
+                raise UserError(f"{place}: << is {shown(given)}; allowed: an alias of a mapping")
+            found = each | found
+        return found
+
+    def _mapping(self, path: KeyPath) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            place = self._place(event.start_mark)
+            if isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]:
+                merged = self._merged(next(self.events), path) | merged
+                continue
+            key = _scalar(event, place) if isinstance(event, yaml.ScalarEvent) else None
+            if not isinstance(key, str):
+                what = shown(key) if isinstance(event, yaml.ScalarEvent) else "of several values"
+                raise UserError(
+                    f"{place}: the key {what} is no word; allowed: names, in quotes if need be"
+                )
+            inner = (*path, key)
+            if key in values:
+                first = f", first in line {self.keys[inner].line}" if place.line else ""
+                raise UserError(
+                    f"{place}: {'.'.join(map(str, inner))} is given twice{first}; keep one of them"
+                )
+            values[key] = self._inner(next(self.events), inner, place)
+        return merged | values
+
+
+def _scalar(event: Any, place: Place) -> Any:
+    text, kind = event.value, RESOLVER.resolve(yaml.ScalarNode, event.value, event.implicit)
+    if event.tag not in (None, f"{TAG}str"):
+        raise UserError(f"{place}: the tag {event.tag!r} is unknown; leave it out")
+    match kind.removeprefix(TAG):
+        case "null":
+            return None
+        case "bool":
+            return text.lower() in ("yes", "true", "on")
+        case "int" | "float" as kind:
+            return _number(text, kind, place)
+        case "timestamp" | "value" | "merge":
+            raise UserError(f"{place}: {text} has a meaning of its own in YAML; quote it: '{text}'")
+    if found := CONTROL.search(text):
+        raise UserError(
+            f"{place}: the text {shown(text)} has the control character {found[0]!r}; leave it out"
+        )
+    return text
+
+
+def _number(text: str, kind: str, place: Place) -> int | float:
+    plain, brief = text.replace("_", ""), shown(text).strip("'")
+    if ":" in text or (kind == "int" and not DECIMAL.fullmatch(text)):
+        try:
+            means = f"means {yaml.safe_load(text)} in YAML"
+        except (yaml.YAMLError, ValueError):
+            means = "is no decimal number"
+        raise UserError(f"{place}: {brief} {means}; write it with decimal digits, or quote a text")
+    if kind == "int" and len(plain) <= 400:
+        return int(plain)
+    number = float(plain.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    if not math.isfinite(number):
+        raise UserError(f"{place}: {brief} is no finite number; write a number")
+    return number

@@ -15,13 +15,8 @@ from lmscaling.files import read_json
 
 
 def positions(tokens: np.ndarray, end_of_text: int, before: int = 0) -> np.ndarray:
-    """Position of each of N tokens in its document, int64 ``[N]``.
-
-    Args:
-        tokens: Consecutive tokens.
-        end_of_text: The token that starts a document.
-        before: Position of the first token, if it does not start a document.
-    """
+    """Position of each of N consecutive tokens in its document, int64 ``[N]``; that of the first is
+    ``before``, unless it is end-of-text, which starts a document."""
     starts = np.flatnonzero(tokens == end_of_text)
     steps = np.ones(len(tokens), dtype=np.int64)
     steps[starts] = 1 - np.diff(starts, prepend=-before)  # from the previous position back to 0
@@ -40,14 +35,8 @@ def bounds(bin: int) -> tuple[int, int]:
 
 
 def own_context(lengths: Sequence[int] | np.ndarray) -> list[int]:
-    """Number of tokens in each bin, computed from the lengths of the documents.
-
-    Args:
-        lengths: Tokens of each document, including the end-of-text token before it.
-
-    Returns:
-        Counts by bin, up to that of the longest document; their sum is the number of tokens.
-    """
+    """Number of tokens in each bin, up to that of the longest document, from the lengths of the
+    documents, end-of-text included."""
     lengths = np.asarray(lengths, dtype=np.int64)
     longest = int(lengths.max(initial=0))
     counts = []
@@ -64,10 +53,6 @@ def lengths_in_windows(own_context: Sequence[int], context: int) -> dict[int, fl
     before it in its window with probability ``1 - k / context``, for k up to p. Within a bin, the
     share of positions beyond k is taken to fall evenly with log k. Lengths with the same number of
     binary digits are one, their mean over tokens.
-
-    Args:
-        own_context: Number of tokens in each bin.
-        context: Tokens of a window.
     """
     at_least = np.append(np.cumsum(own_context[::-1])[::-1], 0) / sum(own_context)
     edges = np.arange(-1, len(own_context))  # log k; -1 stands for position 0

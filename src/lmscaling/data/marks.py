@@ -19,9 +19,7 @@ class Marks:
     """The targets of a dataset of sequences, which are as long as the context."""
 
     def __init__(self, row: Sequences, context: int) -> None:
-        self._row = row
-        self.groups = row.groups
-        self.length = context
+        self._row, self.groups, self.length = row, row.groups, context
 
     def of(self, x: np.ndarray) -> np.ndarray:
         """Marks of the targets of complete sequences ``[B T]``, uint8 of the same shape."""

@@ -16,13 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from pydantic import ConfigDict, Field
-from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from lmscaling.config.validation import checked
 from lmscaling.data import document_positions
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing, write_json
@@ -51,36 +48,11 @@ class Shard:
     """Id in the chain, up to and including this shard."""
 
 
-Count = Annotated[int, Field(strict=True, ge=0)]
-Text = Annotated[str, Field(strict=True)]
-OTHERS_ALLOWED = ConfigDict(extra="ignore")
+COUNTS = ("tokens", "documents", "end_of_text")
+EQUAL = ("dataset", "encoding", "end_of_text", "ranks_sha256", "pattern_sha256")
+"""Fields of sidecars: numbers, and what is equal in all of a folder."""
 
-
-@pydantic_dataclass(frozen=True, kw_only=True, config=OTHERS_ALLOWED)
-class Place:
-    """Which shard of its source a shard is."""
-
-    shard: Count
-
-
-@pydantic_dataclass(frozen=True, kw_only=True, config=OTHERS_ALLOWED)
-class Sidecar:
-    """What others read in a sidecar; it has more fields."""
-
-    split: Text
-    source: Place
-    tokens: Count
-    sha256: Text
-    own_context: list[Count]
-    """Tokens by the bins of ``document_positions``."""
-    documents: Count
-    before: Count = 0
-    """Tokens of the first document that earlier shards have."""
-    dataset: Text
-    encoding: Text
-    end_of_text: Count
-    ranks_sha256: Text
-    pattern_sha256: Text
+REMEDY = "delete it with its sidecar, and run snakemake again to tokenize it again"
 
 
 class Writer:
@@ -92,11 +64,8 @@ class Writer:
         self.tokens = 0
 
     def write(self, tokens: np.ndarray) -> None:
-        """Append tokens of the type of the shard, or of a smaller unsigned one.
-
-        Raises:
-            UserError: The shard has more tokens than its header can count.
-        """
+        """Append tokens of the type of the shard, or of a smaller unsigned one; UserError if they
+        are more than the header can count."""
         if self.tokens + tokens.size > MOST_TOKENS:
             raise UserError(
                 f"the shard has more than {MOST_TOKENS:,} tokens, which its header cannot count; "
@@ -115,12 +84,8 @@ class Writer:
 
 @contextmanager
 def writing(path: Path, token: np.dtype = TOKEN) -> Iterator[Writer]:
-    """A shard that appears when the block ends without an error; the header is written last.
-
-    Args:
-        path: Path of the shard.
-        token: Type of its tokens, one of ``LAYOUTS``.
-    """
+    """A shard with tokens of a type of ``LAYOUTS``, which appears when the block ends without an
+    error; the header is written last."""
     (magic,) = (numbers for numbers, type_ in LAYOUTS.items() if type_ == token)
     with replacing(path) as file:
         file.write(bytes(HEADER_BYTES))
@@ -133,27 +98,17 @@ def writing(path: Path, token: np.dtype = TOKEN) -> Iterator[Writer]:
 
 
 def check(path: Path) -> int:
-    """Number of tokens of a shard.
-
-    Raises:
-        UserError: The file is missing, is not a shard, or does not have the size in its header.
-    """
+    """Number of tokens of a shard; UserError if it is none, or has not the size in its header."""
     n, token = _header(path)
-    expected = HEADER_BYTES + n * token.itemsize
-    if path.stat().st_size != expected:
-        raise UserError(
-            f"shard {path} has {path.stat().st_size} bytes, but its header states {expected}; "
-            f"{REMEDY}"
-        )
+    expected, found = HEADER_BYTES + n * token.itemsize, path.stat().st_size
+    if found != expected:
+        sizes = f"{found} bytes, but its header states {expected}"
+        raise UserError(f"shard {path} has {sizes}; {REMEDY}")
     return n
 
 
 def token_type(path: Path) -> np.dtype:
-    """Type of the tokens of a shard, from its header: uint16 or uint32.
-
-    Raises:
-        UserError: The file is missing or is not a shard.
-    """
+    """Type of the tokens of a shard, from its header: uint16 or uint32; UserError if it is none."""
     return _header(path)[1]
 
 
@@ -172,83 +127,54 @@ def _header(path: Path) -> tuple[int, np.dtype]:
     return n, LAYOUTS[magic, version]
 
 
-REMEDY = "delete it with its sidecar, and run snakemake again to tokenize it again"
-
-EQUAL = ("dataset", "encoding", "end_of_text", "ranks_sha256", "pattern_sha256")
-"""Fields that are equal in all sidecars of a folder."""
-
-
 def write_manifest(path: Path, counts: dict[str, int]) -> dict[str, list[int]]:
     """Write the manifest of the first ``counts[split]`` shards of each split in its folder.
 
-    Returns:
-        For each split, numbers of tokens by the bins of ``document_positions``.
-
-    Raises:
-        UserError: A shard or its sidecar is missing, incomplete, in the place of another one, or
-            from a different tokenizer than the others.
+    Returns, for each split, numbers of tokens by the bins of ``document_positions``. UserError if a
+    shard or its sidecar is missing, incomplete, in the place of another one, or from a different
+    tokenizer than the others.
     """
-    splits: dict[str, list[dict[str, Any]]] = {}
-    own_context: dict[str, list[int]] = {}
-    first: tuple[Path, dict[str, Any]] | None = None
-    for split, count in counts.items():
-        chained = splits[split] = []
-        own_context[split] = []
-        for i in range(count):
-            sidecar = path.with_name(f"{split}-{i:05d}.json")
-            record = read_sidecar(sidecar, split, i)
-            first = first or (sidecar, record)
-            _check_equal(*first, sidecar, record)
-            previous = chained[-1]["id"] if chained else ""
-            shard = Shard(
-                file=sidecar.with_suffix(".bin").name,
-                tokens=record["tokens"],
-                sha256=record["sha256"],
-                id=chained_id(previous, record["sha256"]),
-            )
-            chained.append(asdict(shard))
-            own_context[split] = document_positions.total(
-                [own_context[split], record["own_context"]]
-            )
+    splits: dict[str, list[dict[str, Any]]] = {split: [] for split in counts}
+    own_context: dict[str, list[int]] = {split: [] for split in counts}
+    first: dict[str, Any] = {}
+    for split, i in ((split, i) for split, n in counts.items() for i in range(n)):
+        sidecar = path.with_name(f"{split}-{i:05d}.json")
+        record = read_sidecar(sidecar, split, i)
+        first = first or record
+        for key in EQUAL:
+            if record[key] != first[key]:
+                made = f"made with {key} {record[key]}, but others with {first[key]}"
+                raise UserError(f"shard {sidecar.with_suffix('.bin')} was {made}; {REMEDY}")
+        chain = splits[split]
+        id_ = chained_id(chain[-1]["id"] if chain else "", record["sha256"])
+        values = {"tokens": record["tokens"], "sha256": record["sha256"], "id": id_}
+        chain.append(asdict(Shard(file=sidecar.with_suffix(".bin").name, **values)))
+        parts = own_context[split], record["own_context"]
+        own_context[split] = document_positions.total(parts)
     write_json(path, splits)
     return own_context
 
 
 def read_sidecar(sidecar: Path, split: str, i: int) -> dict[str, Any]:
-    """A sidecar, after a check that it belongs to its place and to its shard.
-
-    Raises:
-        UserError: The sidecar is missing, incomplete or of another shard, or the shard is.
-    """
+    """A sidecar; UserError if it, or its shard, is missing, incomplete or of another place."""
     record = read_json(sidecar, "sidecar")
     try:
-        checked(Sidecar, record, f"sidecar {sidecar}")
-    except UserError as error:
-        raise UserError(f"{error}; {REMEDY}") from None
-    place = record["split"], record["source"]["shard"]
+        place = record["split"], record["source"]["shard"]
+        numbers = [*(record[key] for key in COUNTS), *record["own_context"]]
+        is_whole = all(isinstance(record[key], str) for key in {*EQUAL, "sha256"} - {*COUNTS})
+        is_whole &= all(type(n) is int and n >= 0 for n in numbers)
+    except (KeyError, TypeError):
+        is_whole, place = False, ("", -1)
+    if not is_whole:
+        raise UserError(f"sidecar {sidecar} is incomplete or damaged; {REMEDY}")
     if place != (split, i):
-        raise UserError(
-            f"sidecar {sidecar} belongs to {place[0]} shard {place[1]}, so shards were swapped; "
-            f"{REMEDY}"
-        )
+        owner = f"{place[0]} shard {place[1]}, so shards were swapped"
+        raise UserError(f"sidecar {sidecar} belongs to {owner}; {REMEDY}")
     shard = sidecar.with_suffix(".bin")
-    n = check(shard)
-    if n != record["tokens"]:
-        raise UserError(
-            f"shard {shard} has {n} tokens, but its sidecar states {record['tokens']}; {REMEDY}"
-        )
+    if (n := check(shard)) != record["tokens"]:
+        counts = f"{n} tokens, but its sidecar states {record['tokens']}"
+        raise UserError(f"shard {shard} has {counts}; {REMEDY}")
     return record
-
-
-def _check_equal(
-    first: Path, expected: dict[str, Any], sidecar: Path, record: dict[str, Any]
-) -> None:
-    for key in EQUAL:
-        if record[key] != expected[key]:
-            raise UserError(
-                f"shard {sidecar.with_suffix('.bin')} was made with {key} {record[key]}, "
-                f"but {first.with_suffix('.bin').name} with {expected[key]}; {REMEDY}"
-            )
 
 
 def chained_id(previous: str, sha256: str) -> str:
@@ -257,51 +183,35 @@ def chained_id(previous: str, sha256: str) -> str:
 
 
 def read_manifest(path: Path, split: str) -> list[Shard]:
-    """Shards of a split, in the order of the stream.
-
-    Raises:
-        UserError: The manifest is incomplete, or its shards are not in the order of their ids.
-    """
+    """Shards of a split, in the order of the stream; UserError if the manifest is incomplete, or
+    they are not in the order of their ids."""
     manifest = read_json(path, "manifest")
     try:
         entries = [Shard(**entry) for entry in manifest[split]]
     except (KeyError, TypeError):
-        raise UserError(
-            f"manifest {path} has no complete list of {split} shards; {REMEDY}"
-        ) from None
-    previous = ""
-    for shard in entries:
+        problem = f"manifest {path} has no complete list of {split} shards; {REMEDY}"
+        raise UserError(problem) from None
+    for previous, shard in zip(["", *(one.id for one in entries)], entries, strict=False):
         if shard.id != chained_id(previous, shard.sha256):
-            raise UserError(
-                f"manifest {path} lists {split} shard {shard.file} in a place that does not match "
-                f"its id; {REMEDY}"
-            )
-        previous = shard.id
+            place = f"{split} shard {shard.file} in a place that does not match its id"
+            raise UserError(f"manifest {path} lists {place}; {REMEDY}")
     return entries
 
 
 class Origin(NamedTuple):
-    """What the sidecars of some shards say of their text."""
+    """SHA-256 of the tokenizer of some shards, and UTF-8 bytes of their documents per token, where
+    end-of-text is a token and no byte; None where sidecars are missing or of other tokens."""
 
     ranks_sha256: str | None
-    """SHA-256 of the tokenizer; None if there is no sidecar."""
     bytes_per_token: float | None
-    """UTF-8 bytes of the documents per token; end-of-text is a token and no byte. None if a sidecar
-    is missing or belongs to other tokens."""
 
 
 def origin(folder: Path, shards: list[Shard]) -> Origin:
     """Tokenizer and bytes of shards, from their sidecars in a folder."""
     paths = [(folder / shard.file).with_suffix(".json") for shard in shards]
     records = [read_json(path, "sidecar") if path.is_file() else {} for path in paths]
-    n_bytes = [
-        record["bytes"]
-        for record, shard in zip(records, shards, strict=True)
-        if "bytes" in record and record.get("sha256") == shard.sha256
-    ]
-    n_tokens = sum(shard.tokens for shard in shards)
-    is_known = n_tokens and len(n_bytes) == len(shards)
-    return Origin(
-        records[0].get("ranks_sha256") if records else None,
-        sum(n_bytes) / n_tokens if is_known else None,
-    )
+    pairs = [*zip(records, shards, strict=True)]
+    is_known = all("bytes" in one and one.get("sha256") == shard.sha256 for one, shard in pairs)
+    n_bytes, n = sum(one.get("bytes", 0) for one in records), sum(one.tokens for one in shards)
+    ranks = records[0].get("ranks_sha256") if records else None
+    return Origin(ranks, n_bytes / n if n and is_known else None)

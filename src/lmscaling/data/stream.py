@@ -16,12 +16,10 @@ from functools import cached_property
 from io import FileIO
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from lmscaling.data import document_positions, shards
-from lmscaling.data.local_copies import Copies
 from lmscaling.data.order import WINDOW, Order
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, sha256_of
@@ -33,21 +31,12 @@ LOOK_BACK = 2**12
 """Tokens searched first for the start of a document; each further block is four times as long."""
 
 
-class _Checked(NamedTuple):
-    """A shard that has the expected tokens."""
-
-    path: Path
-    identity: tuple[int, ...]
-
-
 class Stream:
     """The shards of one split as one sequence of tokens.
 
     Args:
         manifest: Path of ``manifest.json``; the shards are in the same folder.
         split: ``"train"`` or ``"validation"``.
-        scratch: Folder on the local disk of this node; see ``local_copies``. None uses no copies.
-        copies: Whether this process copies shards to ``scratch``; the ranks of a run share them.
         order: Order of the blocks; None reads the shards from end to end.
 
     The SHA-256 of a shard is checked before its first token is used, in the background and one
@@ -55,14 +44,7 @@ class Stream:
     memory-mapped: if a mapped file is truncated, the process is killed without a message.
     """
 
-    def __init__(
-        self,
-        manifest: Path,
-        split: str,
-        scratch: Path | None = None,
-        copies: bool = True,
-        order: Order | None = None,
-    ) -> None:
+    def __init__(self, manifest: Path, split: str, order: Order | None = None) -> None:
         self.folder = manifest.parent
         self.shards = shards.read_manifest(manifest, split)
         self.ends = list(accumulate(shard.tokens for shard in self.shards))
@@ -70,38 +52,28 @@ class Stream:
         """Length of the stream in tokens."""
         self.order = order
         self._checker = ThreadPoolExecutor(max_workers=1)
-        self._checks: dict[int, Future[_Checked]] = {}
+        self._checks: dict[int, Future[tuple[int, ...]]] = {}
+        """Identities of the shards that have the expected tokens."""
         self._files: dict[int, FileIO] = {}
         """Open shards, the one used last at the end."""
-        self._copies = Copies(scratch, self.folder, self.shards, copies) if scratch else None
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens ``start`` to ``stop``, of type ``token``, across the boundaries of shards.
-
-        Raises:
-            EOFError: The stream is shorter.
-            UserError: A shard differs from the manifest or is truncated.
-        """
+        """Tokens ``start`` to ``stop``, of type ``token``, across boundaries of shards; EOFError if
+        the stream is shorter, UserError if a shard differs from the manifest or is truncated."""
         if stop > self.tokens:
-            raise EOFError(
-                f"the stream ends at token {self.tokens}, but token {stop} was requested"
-            )
-        out = np.empty(stop - start, dtype=self.token)
-        filled = 0
-        while filled < out.size:
-            at = start + filled
+            raise EOFError(f"the stream ends at token {self.tokens}, and {stop} was requested")
+        out, at = np.empty(stop - start, dtype=self.token), start
+        while at < stop:
             k = self._shard(at)
-            n = min(stop, self.ends[k]) - at
-            self._fill(out[filled : filled + n], k, at - self.ends[k] + self.shards[k].tokens)
-            filled += n
+            end = min(stop, self.ends[k])
+            offset = at - self.ends[k] + self.shards[k].tokens
+            self._fill(out[at - start : end - start], k, offset)
+            at = end
         return out
 
     def positions(self, start: int, tokens: np.ndarray) -> np.ndarray:
-        """Position of each token in its document, int64, for tokens read from ``start`` on.
-
-        The token that starts a document has position 0. Cost: one pass over the tokens and, if they
-        start inside a document, a search backwards for its start.
-        """
+        """Position in its document of each of some tokens that were read from ``start`` on, int64;
+        0 for the one that starts a document. It may search backwards for the start of the first."""
         inside = len(tokens) and tokens[0] != self.end_of_text
         before = start - self._document_start(start) if inside else 0
         return document_positions.positions(tokens, self.end_of_text, before)
@@ -124,10 +96,8 @@ class Stream:
     def pieces(
         self, update: int, update_tokens: int, rank: int = 0, world: int = 1
     ) -> Iterator[tuple[int, int]]:
-        """The ranges of tokens that one rank's share of an update consists of, in order.
-
-        After the last complete update of the stream, a new epoch starts with the first one.
-        """
+        """The ranges of tokens of one rank's share of an update, in order. After the last complete
+        update of the stream, a new epoch starts with the first one."""
         share = update_tokens // world
         start = (update - 1) % self.updates(update_tokens) * update_tokens + rank * share
         if not self.order:
@@ -136,10 +106,8 @@ class Stream:
         return self.order.pieces(start, start + share, self.tokens - 1, epoch)
 
     def slab(self, update: int, update_tokens: int, rank: int = 0, world: int = 1) -> np.ndarray:
-        """One rank's share of an update: inputs and their targets, ``[2, update_tokens / world]``.
-
-        The dtype and the errors are those of ``read``.
-        """
+        """One rank's share of an update: inputs and their targets, ``[2, update_tokens / world]``;
+        dtype and errors are those of ``read``."""
         pieces = list(self.pieces(update, update_tokens, rank, world))
         if self.order:  # the windows that are read now, and the next one
             windows = [self.order.window(start) for start, _ in pieces]
@@ -158,46 +126,31 @@ class Stream:
         return 1 + (update - 1) // self.updates(update_tokens)
 
     def reached(self, tokens: int) -> tuple[int, str]:
-        """Number and id of the last shard on which the first ``tokens`` tokens of a run depend.
-
-        It contains the last of them or, with an order, the end of the window of the last.
-        """
+        """Number and id of the last shard on which the first ``tokens`` tokens of a run depend: of
+        the last one or, with an order, of the end of its window."""
         last = self.order.window(max(0, tokens - 1))[1] if self.order else tokens
         k = self._shard(min(last, self.tokens - 1))
         return k, self.shards[k].id
 
     def go_on(self, tokens: int, shard: int, identity: str) -> None:
-        """Prepare to go on after the first ``tokens`` tokens of a run.
+        """Prepare to go on after the first ``tokens`` tokens of a run, which had ``reached`` the
+        shard with this number and id; ValueError if this is another text.
 
         If the text ended sooner when they were read, it keeps that end for this run, because more
         text would change the order of the window, or of the epoch, that the run has begun.
-
-        Args:
-            tokens: Number of tokens read.
-            shard: Number of the shard that they had ``reached``.
-            identity: Its id.
-
-        Raises:
-            ValueError: This is another text.
         """
         now = self.reached(tokens)
         if shard < now[0] and self.shards[shard].id == identity:
-            n = len(self.shards), shard + 1
-            sentence = (
-                "the text has {} shards, and had {} when this run last read it; it keeps these"
-            )
-            print(sentence.format(*n), file=sys.stderr, flush=True)
+            had = f"and had {shard + 1} when this run last read it; it keeps these"
+            print(f"the text has {len(self.shards)} shards, {had}", file=sys.stderr, flush=True)
             self.shards, self.ends = self.shards[: shard + 1], self.ends[: shard + 1]
             self.tokens = self.ends[-1]
             now = self.reached(tokens)
         if now != (shard, identity):
-            raise ValueError(
-                f"it has read tokens {identity[:12]} up to shard {shard}, and the tokens here are "
-                f"{now[1][:12]} up to shard {now[0]}"
-            )
+            here = f"and the tokens here are {now[1][:12]} up to shard {now[0]}"
+            raise ValueError(f"it has read tokens {identity[:12]} up to shard {shard}, {here}")
 
     def _shard(self, token: int) -> int:
-        """Number of the shard that contains a token."""
         return bisect_right(self.ends, token)
 
     def _document_start(self, at: int) -> int:
@@ -219,75 +172,54 @@ class Stream:
             while left and (n := os.preadv(descriptor, [left], at)):
                 left, at = left[n:], at + n
         except OSError as error:
-            raise UserError(
-                f"shard {path} cannot be read: {error.strerror}; if its disk is sound, "
-                f"{shards.REMEDY}"
-            ) from error
+            problem = f"shard {path} cannot be read: {error.strerror}"
+            raise UserError(f"{problem}; if its disk is sound, {shards.REMEDY}") from error
         if left:
+            stated = shards.HEADER_BYTES + self.shards[k].tokens * out.itemsize
             raise UserError(
                 f"shard {path} was truncated while it was read: it ends at byte {at}, but the "
-                f"manifest states {shards.HEADER_BYTES + self.shards[k].tokens * out.itemsize}; "
-                f"{shards.REMEDY}"
+                f"manifest states {stated}; {shards.REMEDY}"
             )
 
     def _check(self, numbers: range) -> None:
-        """Start the checks of shards that are not checked yet, and to copy those after them."""
+        """Start the checks of shards that are not checked yet."""
         for i in numbers:
             if i not in self._checks:
-                self._checks[i] = self._checker.submit(self._checked, i)
-                if self._copies:
-                    self._copies.read_on(numbers[-1] - 1)
+                self._checks[i] = self._checker.submit(self._verified, i)
 
     def _open(self, k: int) -> FileIO:
         """Shard ``k``, checked. Starts the check of the next shard and closes the oldest one."""
         self._check(range(k, min(k + 2, len(self.shards))))
-        checked = self._checks[k].result()
-        if k not in self._files and _identity(checked.path) != checked.identity:
-            # It was replaced, or the run that made this copy has ended and deleted it.
-            self._checks[k] = self._checker.submit(self._checked, k)
-            checked = self._checks[k].result()
-        file = self._files[k] = self._files.pop(k, None) or FileIO(checked.path)
+        path = self.folder / self.shards[k].file
+        if self._checks[k].result() != _identity(path) and k not in self._files:
+            self._checks[k] = self._checker.submit(self._verified, k)  # it was replaced
+            self._checks[k].result()
+        file = self._files[k] = self._files.pop(k, None) or FileIO(path)
         while len(self._files) > OPEN:
             self._files.pop(next(iter(self._files))).close()
         return file
 
-    def _checked(self, k: int) -> _Checked:
-        """The file of shard ``k``: its copy on this node if there is a good one."""
-        if self._copies and (copy := self._copies.path(k)).is_file():
-            try:
-                return self._verified(k, copy)
-            except (OSError, UserError) as error:
-                print(f"node_scratch: a copy is not used: {error}", file=sys.stderr)
-        return self._verified(k, self.folder / self.shards[k].file)
-
-    def _verified(self, k: int, path: Path) -> _Checked:
-        shard, identity = self.shards[k], _identity(path)
-        n = shards.check(path)
-        if (token := shards.token_type(path)) != self.token:
-            raise UserError(
-                f"shard {path} has tokens of {token.name}, but {self.shards[0].file} has "
-                f"{self.token.name}; {shards.REMEDY}"
-            )
+    def _verified(self, k: int) -> tuple[int, ...]:
+        """Check the tokens of shard ``k``; returns the identity of its file."""
+        shard = self.shards[k]
+        path = self.folder / shard.file
+        identity = _identity(path)
+        n, token = shards.check(path), shards.token_type(path).name
         sha256 = sha256_of(path, shards.HEADER_BYTES)
-        if sha256 != shard.sha256:
-            others = [other.file for other in self.shards if other.sha256 == sha256]
-            content = f"the tokens of {others[0]}" if others else f"SHA-256 {sha256}"
-            raise UserError(
-                f"shard {path} has {content}, but the manifest states {shard.sha256}; "
-                f"{shards.REMEDY}"
-            )
-        if n != shard.tokens:
-            raise UserError(
-                f"shard {path} has {n} tokens, but the manifest states {shard.tokens}; "
-                f"{shards.REMEDY}"
-            )
-        return _Checked(path, identity)
+        others = [other.file for other in self.shards if other.sha256 == sha256]
+        content = f"the tokens of {others[0]}" if others else f"SHA-256 {sha256}"
+        for found, expected, is_right in (
+            (f"tokens of {token}", self.token.name, token == self.token.name),
+            (content, shard.sha256, sha256 == shard.sha256),
+            (f"{n} tokens", shard.tokens, n == shard.tokens),
+        ):
+            if not is_right:
+                problem = f"shard {path} has {found}, but the manifest states {expected}"
+                raise UserError(f"{problem}; {shards.REMEDY}")
+        return identity
 
 
 def _identity(path: Path) -> tuple[int, ...]:
     """What changes if a file is written or replaced; empty if there is none."""
-    try:
-        state = path.stat()
-    except FileNotFoundError:
-        return ()
-    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+    state = path.stat() if path.exists() else None
+    return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) if state else ()

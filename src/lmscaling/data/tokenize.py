@@ -2,201 +2,209 @@
 
 Text is always encoded as ordinary text: a document that contains the words ``<|endoftext|>`` cannot
 fake a boundary, so end-of-text tokens mark exactly the starts of documents. A shard is written
-completely from one source shard, with any backend, or not at all.
+completely from one source shard, or not at all.
 """
 
+import errno
 import platform
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tiktoken import Encoding
 
 from lmscaling import __version__
-from lmscaling.config.datasets import Corpus, Documents, Tokens
+from lmscaling.config.datasets import Corpus
 from lmscaling.config.types import Split
-from lmscaling.data import document_positions, encoders, shards, sources, vocabulary
-from lmscaling.data.selection import Selection
+from lmscaling.data import document_positions, documents, shards, vocabulary
+from lmscaling.data.documents import Selection
+from lmscaling.data.shards import Writer
+from lmscaling.data.tokenizer_file import Loaded
 from lmscaling.errors import UserError
-from lmscaling.files import described_at, read_json, replacing, write_json
+from lmscaling.files import write_json
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
 
 BATCH = 250
 """Documents per batch, about half a megabyte of text; larger batches are not faster."""
 
 
 def tokenize(
-    corpus: Corpus,
-    split: Split,
-    shard: int,
-    out: Path,
-    source: Path | None = None,
-    ranks: Path | None = None,
+    corpus: Corpus, split: Split, shard: int, out: Path, ranks: Path | None = None
 ) -> dict[str, Any]:
-    """Tokenize one source shard into ``out`` (``.bin``); the sidecar (``.json``) is written last.
+    """Tokenize a source shard, from 0, into ``out`` (``.bin``); the sidecar is written last.
 
-    A validation shard also writes what identifies its documents (``.fingerprints`` and, if near-
-    duplicates are left out, ``.ngrams``). A training shard leaves out the documents that are known
-    in its folder.
-
-    Args:
-        corpus: Dataset and tokenizer.
-        split: ``"train"`` or ``"validation"``.
-        shard: Number of the source shard, from 0.
-        out: Path of the shard.
-        source: Fetched file, with its description beside it; if None, the row's own files are read.
-        ranks: File of the vocabulary.
-
-    Returns:
-        The content of the sidecar.
+    A validation shard also writes what identifies its documents (``.fingerprints``). A training
+    shard leaves out the documents that are known in its folder. Returns the sidecar (``.json``).
 
     Raises:
-        UserError: The source or the tokenizer cannot be read or is not the expected one, or no
-            document remains.
+        UserError: The source or the tokenizer, whose file is ``ranks``, cannot be read or is not
+            the expected one, or no document remains.
     """
-    row = corpus.encoding
-    encoder = vocabulary.load(row, ranks)
-    if tokens := corpus.source.tokens(split, shard, row.n_vocab - 1):
-        counts = _copy(corpus, split, tokens, out)
-    else:
-        encode = encoders.encode_with(row, encoder, ranks, f"{corpus.dataset} {split} {shard}")
-        counts = _encode(corpus, split, shard, encode, out, source)
-    described = _describe_tokenizer(corpus, vocabulary.identity(encoder))
-    sidecar = {"split": split, **counts, **described}
-    sidecar["source"] = _describe_source(corpus, split, shard) | counts["source"]
+    encoder = vocabulary.load(corpus.encoding, ranks)
+    row, encoding = corpus.source, corpus.encoding
+    selection = Selection(split, out.parent)
+    with shards.writing(out, np.dtype(f"<u{encoding.token_bytes}")) as writer:
+        if tokens := row.tokens(split, encoding.n_vocab - 1):
+            counts = _copy(corpus, tokens, writer)
+        else:
+            counts = _encode(corpus, split, shard, encoder, selection, writer)
+    selection.write(out)
+    package = import_module("tiktoken" if encoding.encoding else "tokenizers")
+    sidecar = {
+        "split": split,
+        "tokens": writer.tokens,
+        "sha256": writer.sha256,
+        **counts,
+        "dataset": corpus.dataset,
+        "tokenizer": corpus.tokenizer,
+        "encoding": encoding.name,
+        "end_of_text": encoding.n_vocab - 1,
+        **vocabulary.identity(encoder),
+        "versions": {
+            "lmscaling": __version__,
+            "python": platform.python_version(),
+            package.__name__: package.__version__,
+        },
+        "source": {
+            "kind": row.kind,
+            "files": row.files(split)[shard],
+            "shard": shard,
+            **row.provenance(split, shard),
+            **counts["source"],
+        },
+    }
     write_json(out.with_suffix(".json"), sidecar)
     return sidecar
 
 
 def _encode(
-    corpus: Corpus,
-    split: Split,
-    shard: int,
-    encode: encoders.Encode | encoders.Compared,
-    out: Path,
-    source: Path | None,
-) -> dict[str, Any]:
+    corpus: Corpus, split: Split, shard: int, encoder: Encoding | Loaded, selection: Selection,
+    writer: Writer,
+) -> dict[str, Any]:  # fmt: skip
     """Write the tokens of the documents of a shard; returns fields of the sidecar."""
-    documents = sources.read_shard(corpus, split, shard, source)
-    selection = Selection(corpus.source, split, out.parent)
-    lengths = [np.zeros(0, dtype=np.int64)]
-    with shards.writing(out, np.dtype(f"<u{corpus.encoding.token_bytes}")) as writer:
-        for texts in _batches(selection.filter(documents.texts), BATCH):
-            ids = encode(texts)
-            lengths.append(ids.lengths + 1)
-            writer.write(encoders.joined(ids, corpus.encoding.n_vocab - 1))
-        compared = encode.finish() if isinstance(encode, encoders.Compared) else None
-        _check_count(corpus, split, shard, selection.n_all + sum(documents.bad.values()))
-        if not selection.n:
-            raise UserError(
-                f"{corpus.dataset}: the {split} split has no document; add files, or hold out a "
-                "larger share"
-            )
-        origin = _check_file(documents, source)
-    selection.write(out)
-    return {
-        "tokens": writer.tokens,
-        "sha256": writer.sha256,
-        **selection.summary(),
-        "bad_documents": documents.bad,
-        "own_context": document_positions.own_context(np.concatenate(lengths)),
-        "source": origin,
-        "compared_documents": compared,
-    }
-
-
-def _copy(corpus: Corpus, split: Split, tokens: Tokens, out: Path) -> dict[str, Any]:
-    """Write tokens that another program has made; returns fields of the sidecar.
-
-    Raises:
-        UserError: A token is not in the vocabulary.
-    """
-    end_of_text = corpus.encoding.n_vocab - 1
-    token = np.dtype(f"<u{corpus.encoding.token_bytes}")
-    n_documents, position, bins = 0, tokens.before, []
-    with shards.writing(out, token) as writer:
-        for block in tokens.blocks:
-            if block.max() > end_of_text:
-                raise UserError(
-                    f"{corpus.dataset} has token {block.max()}; allowed: up to {end_of_text}, "
-                    f"which is end-of-text of tokenizer {corpus.tokenizer}"
-                )
-            writer.write(block.astype(token))
-            positions = document_positions.positions(block, end_of_text, position)
-            position = int(positions[-1]) + 1
-            n_documents += int(np.count_nonzero(block == end_of_text))
-            bins.append(np.bincount(document_positions.bins(positions)).tolist())
-    if split == "validation":  # without text, no document is known
-        with replacing(out.with_suffix(".fingerprints")):
-            pass
-    return {
-        "tokens": writer.tokens,
-        "sha256": writer.sha256,
-        "documents": n_documents,
-        "before": tokens.before,
-        "own_context": document_positions.total(bins),
-        "source": {},
-    }
-
-
-def _describe_source(corpus: Corpus, split: Split, shard: int) -> dict[str, Any]:
-    row = corpus.source
-    common = {"kind": row.kind, "files": row.files(split)[shard], "shard": shard}
-    return common | row.provenance(split, shard)
-
-
-def _describe_tokenizer(corpus: Corpus, identity: dict[str, str]) -> dict[str, Any]:
-    """Dataset, tokenizer and versions, as fields of the sidecar."""
-    return {
-        "dataset": corpus.dataset,
-        "tokenizer": corpus.tokenizer,
-        "encoding": corpus.encoding.name,
-        "end_of_text": corpus.encoding.n_vocab - 1,
-        **identity,
-        "backend": corpus.encoding.reader,
-        "versions": {
-            "lmscaling": __version__,
-            "python": platform.python_version(),
-            **encoders.versions(corpus.encoding),
-        },
-    }
-
-
-def _batches(texts: Iterator[str], n: int) -> Iterator[list[str]]:
-    while batch := list(islice(texts, n)):
-        yield batch
-
-
-def _check_count(corpus: Corpus, split: Split, shard: int, n: int) -> None:
-    """Detect a file that is truncated between two documents, where gzip and JSON are still valid.
-
-    Raises:
-        UserError: The row does not allow this number of documents.
-    """
-    row = corpus.source
-    counts = row.document_counts(split)
-    if counts and n not in counts:
+    read = documents.read_shard(corpus, split, shard)
+    remaining, lengths = selection.filter(read.texts), list[int]()
+    while texts := list(islice(remaining, BATCH)):
+        ids = encode(encoder, texts)
+        lengths += [len(one) + 1 for one in ids]
+        writer.write(joined(ids, corpus.encoding.n_vocab - 1))
+    counts, n = corpus.source.document_counts(split), selection.n + selection.n_equal
+    if counts and n not in counts:  # the file is truncated between two documents
         raise UserError(
-            f"{row.files(split)[shard]} of {corpus.dataset} has {n:,} documents; allowed: "
-            f"{' or '.join(f'{count:,}' for count in counts)}; fetch the file again, or correct "
+            f"{corpus.source.files(split)[shard]} of {corpus.dataset} has {n:,} documents, and not "
+            f"{' or '.join(f'{count:,}' for count in counts)}; get the file again, or correct "
             "documents: in the dataset's row"
         )
-
-
-def _check_file(documents: Documents, source: Path | None) -> dict[str, Any]:
-    """Size and SHA-256 of the file that was read, after a comparison with the fetched file.
-
-    Raises:
-        UserError: The file has changed since it was fetched.
-    """
-    read = documents.describe_file()
-    path = source and described_at(source)
-    if path is None or not path.is_file():
-        return read
-    fetched = read_json(path, "description of a fetched file")["sha256"]
-    if read["sha256"] != fetched:
+    if not selection.n:
         raise UserError(
-            f"{source} has SHA-256 {read['sha256']}, but {fetched} when it was fetched; delete it "
-            "and run snakemake again to fetch it again"
+            f"{corpus.dataset}: the {split} split has no document; add files, or hold out a "
+            "larger share"
         )
-    return read | {"checked_against": "hub"}
+    own_context = document_positions.own_context(lengths)
+    return {**selection.summary(), "own_context": own_context, "source": read.describe_file()}
+
+
+def _copy(corpus: Corpus, blocks: Iterator[Any], writer: Writer) -> dict[str, Any]:
+    """Write the tokens of sequences; returns fields of the sidecar."""
+    n = 0
+    for block in blocks:
+        writer.write(block)
+        n += int(np.count_nonzero(block == corpus.encoding.n_vocab - 1))
+    own_context = document_positions.own_context([corpus.source.length or 0] * (n - 1) + [1])
+    # The last document is end-of-text alone.
+    return {"documents": n, "own_context": own_context, "source": {}}
+
+
+def tokenize_all(
+    corpus: Corpus,
+    split: Split,
+    shards: Iterable[int],
+    folder: Path,
+    is_missing: Callable[[int], bool],
+    ranks: Path | None = None,
+) -> int:
+    """Tokenize the missing ones of some shards of a split, with the vocabulary in file ``ranks``;
+    ``is_missing`` is asked before each, for another job may make the same ones.
+
+    Returns the number of shards that were missing. UserError if some could not be made; the others
+    were.
+    """
+    n, problems = 0, []
+    for shard in filter(is_missing, shards):
+        n += 1
+        out = folder / f"{split}-{shard:05d}.bin"
+        try:
+            made = tokenize(corpus, split, shard, out, ranks)
+        except UserError as error:
+            if is_missing(shard):
+                problems.append(f"{corpus.dataset} {split} shard {shard}: {error}")
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            problems.append(
+                f"{corpus.dataset} {split} shard {shard}: {folder}: {error.strerror}; make "
+                "room, and run snakemake again, which keeps the shards that are complete"
+            )
+            break
+        else:
+            counts = f"{made['tokens']:,} tokens in {made['documents']:,} documents"
+            print(f"tokenize: {out}: {counts}", file=sys.stderr, flush=True)
+    if len(problems) > 1:
+        problems.insert(0, f"{len(problems)} of {n} shards were not made")
+    if problems:
+        raise UserError("; ".join(problems))
+    return n
+
+
+def borrowed(
+    split: Split, numbers: Iterable[int], out: Path, is_missing: Callable[[Path, int], bool]
+) -> int:
+    """Link those of some shards that another study has of the same text; returns how many. Where a
+    file system has no hard links, none is.
+
+    The name of ``out``, ``results/<study>/tokens/<text>``, has a hash of all that shards depend on.
+    ``is_missing`` says whether a folder lacks a shard.
+    """
+    n = 0
+    for other in sorted(out.absolute().parents[2].glob(f"*/tokens/{out.name}")):
+        for i in numbers:
+            if not is_missing(out, i) or is_missing(other, i):
+                continue
+            files = sorted(
+                other.glob(f"{split}-{i:05d}.*"), key=lambda path: path.suffix == ".json"
+            )
+            try:
+                for file in files:  # the sidecar last, as it says that a shard is complete
+                    out.mkdir(parents=True, exist_ok=True)
+                    (out / file.name).unlink(missing_ok=True)
+                    (out / file.name).hardlink_to(file)
+            except OSError:
+                return n
+            n += 1
+    return n
+
+
+def encode(encoder: Encoding | Loaded, texts: list[str]) -> list[np.ndarray]:
+    """Ids of some documents, uint32 ``[n]`` of each."""
+    if isinstance(encoder, Loaded):  # without the tokens that a post-processor adds
+        made = encoder.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(one.ids, dtype=np.uint32) for one in made]
+    return [encoder.encode_to_numpy(text, disallowed_special=()) for text in texts]
+
+
+def joined(ids: list[np.ndarray], end_of_text: int) -> np.ndarray:
+    """The documents, at least one, as one stream with end-of-text before each: uint16 if that holds
+    it, else uint32. UserError if an id is not below that of end-of-text: it would fake a boundary.
+    """
+    if (largest := max(one.max(initial=0) for one in ids)) >= end_of_text:
+        raise UserError(
+            f"the tokenizer returned id {largest} for ordinary text; allowed: below {end_of_text}, "
+            "the end-of-text token"
+        )
+    token, start = np.uint16 if end_of_text < 2**16 else np.uint32, [end_of_text]
+    return np.concatenate([part for one in ids for part in (start, one)]).astype(token)

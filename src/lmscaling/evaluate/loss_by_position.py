@@ -81,7 +81,7 @@ def evaluate(run: Path, manifest: Path, out: Path) -> str:
         with gpus.reserved(min(1, cell.gpus)):
             model = finished_run.model(run).to(_device(cell)).eval()
             checks, batch = gate.record_beside(run, cell), max(1, PASS_TOKENS // cell.context)
-            gate.pass_or_fall_back(checks, model, batch, _device(cell), compiled=False)
+            gate.require(checks, model, batch, _device(cell), compiled=False)
             tokens = stream.read(0, n + 1)
             columns = list(_columns(model, tokens, stream.positions(0, tokens[:-1]), cell))
         rows = [Evaluation(run=cell.run, dataset=dataset, **values) for values in columns]

@@ -86,7 +86,7 @@ def text_of(run: Path, cell: Cell) -> Text:
         row = Tokenizer(encoding=cell.data.encoding)  # pyright: ignore[reportArgumentType]
         encoder = vocabulary.encoding(row, path if path.is_file() else None)
         return Text(encoder.encode_ordinary, lambda: _of_bytes(encoder.decode_single_token_bytes))
-    loaded = tokenizer_file.read(path)
+    loaded = tokenizer_file.load(path)
     expected = read_json(run / "run.json", "run record").get("ranks_sha256")
     if expected not in (None, loaded.sha256):
         raise UserError(

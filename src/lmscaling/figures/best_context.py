@@ -22,7 +22,7 @@ from lmscaling.fits.optimum import Optimum
 from lmscaling.fits.points import Group
 
 SECTION = "laws"
-QUERY = law_panels.one_source(points.QUERY)
+QUERY = points.QUERY_OF.format(view="drawn_points")
 COLUMNS = 3
 
 

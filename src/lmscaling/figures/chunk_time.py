@@ -17,12 +17,15 @@ from lmscaling.figures.shared import speed, style
 SECTION = "speed"
 
 QUERY = """
-    SELECT source, setup, sweep, size, params, method, context, chunk, batch, repeats, status,
-        1e3 * seconds / batch AS milliseconds,
+    SELECT source, setup, sweep, size, params,
+        concat_ws(' ', attention, nullif(implementation, '')) AS method,
+        context, chunk, batch, repeats, status,
+        1e3 * median_seconds / batch AS milliseconds,
         1e3 * lower_seconds / batch AS lower_milliseconds,
         1e3 * upper_seconds / batch AS upper_milliseconds
-    FROM speeds
-    WHERE kind = 'tune_chunk'
+    FROM measurements
+    WHERE kind = 'time_step' AND chunk IS NOT NULL
+    QUALIFY count(*) OVER (PARTITION BY source, setup, sweep, size, method, context, batch) > 1
     ORDER BY ALL
 """
 

@@ -27,7 +27,7 @@ from lmscaling.fits.points import Group
 from lmscaling.formatting import short
 
 SECTION = "laws"
-QUERY = law_panels.one_source(points.QUERY)
+QUERY = points.QUERY_OF.format(view="drawn_points")
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:

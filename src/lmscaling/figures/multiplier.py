@@ -25,7 +25,7 @@ from lmscaling.fits import multiplier
 from lmscaling.fits.multiplier import AtLoss, Pair
 
 SECTION = "laws"
-QUERY = multiplier.QUERY.replace("ORDER BY", "AND source = min(source) OVER () ORDER BY")
+QUERY = multiplier.QUERY_OF.format(view="drawn_curves")
 
 LOOKS: dict[str, tuple[str, law_panels.Stroke]] = {
     "updates": ("#3B3B3B", "-"), "flops": ("#8C4BB8", "--"), "hours": ("#1B8A4B", "-."),

@@ -21,7 +21,7 @@ from lmscaling.fits.power_law import PowerLaw
 from lmscaling.fits.uncertainty import Interval
 
 SECTION = "laws"
-QUERY = law_panels.one_source(points.QUERY)
+QUERY = points.QUERY_OF.format(view="drawn_points")
 
 CURVES = """
     SELECT source, size, context, attention, run, spent, budget, loss FROM law_curves

@@ -29,7 +29,8 @@ QUERY = """
     ORDER BY l.attention DESC, l.params, l.size, l.context, l.seed, l.lr_scale
 """
 """Last validation losses of the runs that completed their budget; ``n`` is ``N`` of a law of rates,
-see ``config/lr_law.py``."""
+the parameters in the matrices of a GPT-2's blocks, the same for all attentions (Kaplan et al. 2020,
+arXiv:2001.08361)."""
 
 STATUSES = {
     "bracketed": "bracketed by two rates on each side",

@@ -43,10 +43,10 @@ STATUSES = {
     "unpaired": "no seed has runs of both attentions",
 }
 
-QUERY = """
+QUERY_OF = """
     SELECT source, size, params, context, attention = baseline AS is_baseline, attention, seed,
         updates, hours, flops, loss
-    FROM law_curves
+    FROM {view}
     WHERE schedule IN ('constant', 'unknown')
     WINDOW pair AS (PARTITION BY source, size, context)
     QUALIFY min(attention) OVER pair <> max(attention) OVER pair
@@ -54,7 +54,8 @@ QUERY = """
         attention DESC, seed, updates
 """
 """Loss curves where there are several attentions, the baseline first. Before the end of the budget
-only losses at a constant rate are comparable."""
+only losses at a constant rate are comparable. For a view with the columns of ``law_curves``."""
+QUERY = QUERY_OF.format(view="law_curves")
 
 K = TypeVar("K", bound=Hashable)
 

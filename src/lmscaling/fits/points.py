@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-QUERY = """
+QUERY_OF = """
     SELECT source, schedule, split, attention, size, context, seed, trunk, params, params_total,
         params_positions, unit, share, budget, updates, tokens, hours, spent, flops, loss
-    FROM law_points
+    FROM {view}
     ORDER BY source, attention DESC, params, size, context, seed, share, schedule
 """
-
+"""For a view with the columns of ``law_points``."""
+QUERY = QUERY_OF.format(view="law_points")
 
 LOSSES = {
     "decayed": "final {} loss at a decayed learning rate",

@@ -3,17 +3,15 @@
 import re
 import zipfile
 import zlib
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lmscaling.bench import sweep
-from lmscaling.bench.checks import right
 from lmscaling.bench.isolation import Ended
 from lmscaling.config import grid, sweeps
 from lmscaling.errors import UserError
 from lmscaling.files import new_file, parse_json, write_json, write_text
-from lmscaling.gpu.jobs import Lines, check_of, key_of
+from lmscaling.gpu.jobs import Lines, fault_of, key_of
 from lmscaling.records.run import FORMAT
 
 MEASURED = Path("results/measured")
@@ -51,8 +49,8 @@ def said(line: dict[str, Any]) -> str:
     """What a line says, for people."""
     if line["status"] != "done":
         return f"{line['status']}: {line['message']}"
-    if isinstance(value := line["value"], list):
-        return right.fault(line) or f"right in {len(value)} comparisons"
+    if "message" in (value := line["value"]):
+        return value["message"] or "right"
     if "median_seconds" in value:
         return f"{1e3 * value['median_seconds']:.4g} ms"
     return ", ".join(f"{name} {x}" for name, x in value.items())
@@ -116,10 +114,9 @@ def unpack(archive: Path, out: Path | None) -> str:
         for point in one.points:
             if line := lines.get(key_of(one, point)):
                 ended = Ended(line["status"], line["message"], line["value"])
-                if wrong := right.fault(lines.get(check_of(point))):
+                if wrong := fault_of(point, lines):
                     ended = Ended("wrong", wrong, None)
-                row = sweep.record_of(one, point, ended, line["started"], here)
                 file = out / "speed" / one.folder / f"{point.name}.json"
-                write_json(file, {"record": row.record, **asdict(row)})
+                write_json(file, sweep.record_of(one, point, ended, line["started"], here))
     write_json(out / "study.json", {"command": "lmscaling gpu", "study": values})
     return f"gpu: {len(lines) - 1} records are in {out}; type make figures"

@@ -28,7 +28,7 @@ from lmscaling.gpu.jobs import Job, Lines, jobs
 from lmscaling.records.run import FORMAT
 from lmscaling.runtime import environment, gpus
 
-PACKAGES = ("numpy", "safetensors", "tiktoken", "isal", "orjson", "xxhash", "psutil")
+PACKAGES = ("numpy", "safetensors", "tiktoken", "orjson", "xxhash", "psutil")
 """Packages that jobs import; this module itself has loaded torch, pydantic and yaml."""
 
 SETUP_SECONDS = 120.0

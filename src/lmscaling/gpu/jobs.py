@@ -16,7 +16,7 @@ import torch
 
 from lmscaling import registry
 from lmscaling.bench import peers, sweep
-from lmscaling.bench.checks import right
+from lmscaling.bench.checks import record, timed
 from lmscaling.config import devices, sweeps
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
@@ -72,16 +72,16 @@ def jobs(grid: Grid, out: Path, device: str, lines: Lines, end: float) -> Iterat
         end: When a run must have saved itself, as ``time.monotonic`` counts.
     """
     planned = list(sweeps.expand(grid.study).values())
-    steps = [one for one in planned if one.kind == "time_step"]
+    models = timed.models(planned)
     ways = {
         registry.checked_by(p.way): None for one in planned for p in one.points if p.implementation
     }
     names = {"right": [way for way in ways if "peer/" not in way], "peer": []}
-    names["right"] += [right.LOSS] if grid.study.gpus else []  # of a CPU it is plain PyTorch
+    names["right"] += [timed.LOSS] if grid.study.gpus else []  # of a CPU it is plain PyTorch
     names["peer"] += [way for way in ways if way.removeprefix("peer/") in peers.installed()]
     for part in PARTS:
-        for name in names.get(part, ()) if steps else ():
-            call = partial(_compared, name, steps)
+        for name in names.get(part, ()) if models else ():
+            call = partial(_checked, name, models, device)
             yield Job(part, name, [Task(f"right/{name}", call)], CHECK_SECONDS)
         kind = "time_layer" if names["peer"] and part == "peer" else f"time_{part}"
         for one in planned:
@@ -90,7 +90,7 @@ def jobs(grid: Grid, out: Path, device: str, lines: Lines, end: float) -> Iterat
         if part == "train":
             yield Job("train", "tokens", [Task("train/tokens", partial(_tokens, grid, out))])
             for cell in sorted(grid.cells.values(), key=lambda x: (x.model.d_model, x.context)):
-                call = partial(_train, cell, grid, out, steps, lines, end)
+                call = partial(_train, cell, grid, out, planned, lines, end)
                 yield Job(part, cell.name, [Task(f"train/{cell.run}", call)], size=cell.size)
 
 
@@ -102,13 +102,14 @@ def _series(one: Sweep, part: str, device: str) -> Iterator[Job]:
         for shape, point in shapes.items()
         if part != "step" or fits(one.cell_of(point), point.batch, device)
     }
-    series: dict[tuple[str, int], list[Task]] = {}
+    series: dict[tuple[str, int | None, int], list[Task]] = {}
     for point in one.points:
         if (point.attention == "peer") == (part == "peer"):
-            tasks = series.setdefault((point.way, sweep.batch_of_series(one, point)), [])
+            key = point.way, point.chunk, sweep.batch_of_series(one, point)
+            tasks = series.setdefault(key, [])
             if (point.context, point.batch) in fitting:
                 tasks.append(Task(key_of(one, point), partial(_timed, one, point)))
-    for (way, _), tasks in series.items():
+    for (way, *_), tasks in series.items():
         yield Job(
             part, f"{one.name} {way}", tasks, one.timeout_seconds, one.name if one.cell else ""
         )
@@ -119,11 +120,6 @@ def key_of(one: Sweep, point: Point) -> str:
     return f"{one.folder}/{point.name}"
 
 
-def check_of(point: Point) -> str:
-    """The key of the checks of a point's kernel."""
-    return f"right/{registry.checked_by(point.way)}"
-
-
 def fits(cell: Cell, batch: int, device: str) -> bool:
     """Whether a step fits into the memory of a device by our own estimate, if that is known."""
     if not (known := devices.find(device)):
@@ -132,8 +128,15 @@ def fits(cell: Cell, batch: int, device: str) -> bool:
     return needed <= FULL * known.memory_bytes
 
 
-def _compared(name: str, steps: list[Sweep]) -> list[dict[str, Any]]:
-    return [asdict(found) for found in right.compared(name, steps)]
+def _checked(name: str, models: list[Sweep], device: str) -> dict[str, Any]:
+    key = {"part": name, "device": device}
+    return asdict(record.examine(key, name, partial(timed.fault, name, models)))
+
+
+def fault_of(point: Point, lines: Lines) -> str:
+    """What is wrong with a point's kernel, or how its check ended; empty if nothing is known."""
+    line = lines.get(f"right/{registry.checked_by(point.way)}")
+    return line["message"] or line["value"]["message"] if line else ""
 
 
 def _timed(one: Sweep, point: Point) -> dict[str, Any]:
@@ -145,7 +148,8 @@ def _timed(one: Sweep, point: Point) -> dict[str, Any]:
 
 
 def _tokens(grid: Grid, out: Path) -> dict[str, int]:
-    from lmscaling.data import chunk, shards
+    from lmscaling.data import shards
+    from lmscaling.data.tokenize import tokenize_all
 
     folder, counts = out / "tokens" / grid.tokens, {}
     for split in ("train", "validation"):
@@ -153,34 +157,29 @@ def _tokens(grid: Grid, out: Path) -> dict[str, int]:
         missing = {
             i for i in range(counts[split]) if not (folder / f"{split}-{i:05d}.json").exists()
         }
-        chunk.tokenize(grid.corpora[grid.tokens], split, missing, folder, missing.__contains__)
+        tokenize_all(grid.corpora[grid.tokens], split, missing, folder, missing.__contains__)
     shards.write_manifest(folder / "manifest.json", counts)
     return counts
 
 
 def _train(
-    cell: Cell, grid: Grid, out: Path, steps: list[Sweep], lines: Lines, end: float
+    cell: Cell, grid: Grid, out: Path, planned: list[Sweep], lines: Lines, end: float
 ) -> dict[str, Any] | None:
     """Train a cell as the workflow does, with the implementation whose step was the fastest."""
     from lmscaling.train import run, settings
 
     calibration = out / "calibrations" / f"{cell.run}.json"
     if not calibration.is_file():
-        wanted = cell.size, cell.attention, cell.context
-        keys = {
-            point.implementation: key_of(one, point)
-            for one in steps
+        wanted = "time_step", cell.size, cell.attention, cell.context
+        times = [
+            (line["value"]["median_seconds"], point.implementation)
+            for one in planned
             for point in one.points
-            if (one.name, point.attention, point.context) == wanted
-            and not right.fault(lines.get(check_of(point)))
-        }
-        known = {name: lines[key] for name, key in keys.items() if key in lines}
-        times = {
-            name: line["value"]["median_seconds"]
-            for name, line in known.items()
-            if line["status"] == "done"
-        }
-        choice = {"implementation": min(times, key=lambda name: times[name])} if times else {}
+            if (one.kind, one.name, point.attention, point.context) == wanted
+            and not fault_of(point, lines)
+            and (line := lines.get(key_of(one, point), {})).get("status") == "done"
+        ]
+        choice = {"implementation": min(times)[1]} if times else {}
         write_record(calibration, dump(replace(settings.guessed(cell), choice=choice)))
     try:
         made = run.train(

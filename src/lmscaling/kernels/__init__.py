@@ -1,24 +1,19 @@
 """Implementations of causal attention; this package does not import configurations.
 
-Each file in a folder of attention is an implementation, found by its file name. All files of a
-folder compute the same function with the same signature; they differ in speed and memory.
+Each file in a folder of attention is an implementation, found by its file name, and so is each
+function of ``forms.py``. All of a folder compute the same function with the same signature; they
+differ in speed and memory.
 
-Linear: ``attend(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize) -> y_BTHV`` with
-``y_t = sum_{s<=t} a_ts v_s``, ``a_ts = phi(q_t) . phi(k_s)``, divided by ``sum_{s<=t} a_ts`` if
-``normalize``. Softmax: ``attend(q_BTHK, k_BTHK, v_BTHV) -> y_BTHV`` with
-``a_ts = exp(q_t . k_s / sqrt(K))``, divided by its sum. ``gated/`` and ``gated_delta/`` have more
-arguments and return the state as well; see their ``chunked.py``.
-
-The result has the dtype of ``v``; sums are computed in at least float32. Arguments may be views of
-one packed projection ``[B, T, 3, H, K]``; only the last axis must be contiguous.
-
-Public functions, for models of one's own: ``linear_attention``, which is the linear one with
-gates, states and sequences of several lengths, and ``gated_delta_attention``, the gated delta rule.
-On CUDA devices they run in Triton kernels, elsewhere in plain PyTorch.
+Linear: ``attend(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize) -> y_BTHV``, see
+``linear/forms.py``. Softmax: ``attend(q_BTHK, k_BTHK, v_BTHV) -> y_BTHV``, see
+``softmax/forms.py``. ``gated/`` and ``gated_delta/`` have more arguments and return the state as
+well; see their ``plain.py``. Arguments may be views of one packed projection ``[B, T, 3, H, K]``;
+only the last axis must be contiguous.
 
 Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, N chunks.
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -36,20 +31,17 @@ OLDEST = (8, 0)
 """The first compute capability with bfloat16 tensor cores, which Triton's products need."""
 
 
-def names(kind: str) -> list[str]:
-    """Names of the implementations of a kind."""
-    return list(registry.sources(f"kernels/{kind}"))
-
-
 def load(kind: str, name: str) -> Any:
-    """The ``attend`` function of ``kernels/<kind>/<name>.py``.
+    """The function ``attend`` of ``kernels/<kind>/<name>.py``, or ``<name>`` of ``forms.py``.
 
     Raises:
-        UserError: There is no such file.
+        UserError: There is neither.
     """
-    if name not in names(kind):
-        raise UserError(f"implementation {name!r} has no file; {choose(name, names(kind))}")
-    return import_module(f"{__name__}.{kind}.{name}").attend
+    if name not in (known := registry.implementations_of(kind)):
+        raise UserError(f"implementation {name!r} has no file; {choose(name, known)}")
+    if name in registry.sources(f"kernels/{kind}"):
+        return import_module(f"{__name__}.{kind}.{name}").attend
+    return getattr(import_module(f"{__name__}.{kind}.{registry.FORMS}"), name)
 
 
 def takes_chunk(attend: Callable[..., Tensor]) -> bool:
@@ -57,13 +49,9 @@ def takes_chunk(attend: Callable[..., Tensor]) -> bool:
     return "chunk" in signature(attend).parameters
 
 
-def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, grouped: bool = False) -> None:
-    """Raise ValueError if shapes, dtypes or devices do not match. All implementations call this.
-
-    With ``grouped``, keys and values may have fewer heads, each for as many heads of queries.
-    """
-    arguments = {"q": q_BTHK, "k": k_BTHK, "v": v_BTHV}
-    for name, x in arguments.items():
+def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:
+    """Raise ValueError if shapes, dtypes or devices do not match. All implementations call this."""
+    for name, x in {"q": q_BTHK, "k": k_BTHK, "v": v_BTHV}.items():
         if x.dim() != 4:
             raise ValueError(f"{name} has shape {tuple(x.shape)}; allowed: 4 axes, [B, T, H, K]")
         if x.dtype not in DTYPES:
@@ -74,22 +62,20 @@ def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, grouped: bool = False)
                 f"{name} is {x.dtype} on {x.device} and v is {v_BTHV.dtype} on {v_BTHV.device}; "
                 "allowed: the same dtype and device"
             )
-    (*batch, heads, width), shared = q_BTHK.shape, k_BTHK.shape[2]
-    if grouped and shared and heads % shared:
-        raise ValueError(f"k has {shared} heads; allowed: a divisor of the {heads} of q")
-    expected = (*batch, shared if grouped else heads, width)
-    if k_BTHK.shape != expected:
-        raise ValueError(
-            f"q has shape {tuple(q_BTHK.shape)} and k {tuple(k_BTHK.shape)}; allowed: equal shapes"
-        )
-    if v_BTHV.shape[:3] != k_BTHK.shape[:3]:
-        raise ValueError(
-            f"v has shape {tuple(v_BTHV.shape)}; allowed: {tuple(k_BTHK.shape[:3])} and any width"
-        )
-    if not all(v_BTHV.shape) or not all(k_BTHK.shape):
-        raise ValueError(
-            f"v has shape {tuple(v_BTHV.shape)}; allowed: at least one sequence, token, head, width"
-        )
+    q, k, v = (tuple(x.shape) for x in (q_BTHK, k_BTHK, v_BTHV))
+    if k != q:
+        raise ValueError(f"q has shape {q} and k {k}; allowed: equal shapes")
+    if v[:3] != k[:3]:
+        raise ValueError(f"v has shape {v}; allowed: {k[:3]} and any width")
+    if not all(v + k):
+        raise ValueError(f"v has shape {v}; allowed: at least one sequence, token, head, width")
+
+
+def check_chunk(chunk: int) -> None:
+    """Raise ValueError if the chunk is not a power of two."""
+    if chunk < 1 or chunk & (chunk - 1):
+        nearest = 2 ** round(math.log2(max(chunk, 1)))
+        raise ValueError(f"chunk is {chunk}; allowed: powers of two; nearest is {nearest}")
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -125,10 +111,3 @@ def _runs_triton(device: int) -> bool:
         stacklevel=2,
     )
     return False
-
-
-# Last, because it uses what is above.
-from lmscaling.kernels.functional import State, linear_attention  # noqa: E402
-from lmscaling.kernels.gated_delta.chunked import attend as gated_delta_attention  # noqa: E402
-
-__all__ = ["State", "gated_delta_attention", "linear_attention"]

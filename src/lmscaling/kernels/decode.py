@@ -1,18 +1,19 @@
 """Linear attention one token at a time, for sampling: a state of constant size, updated in place.
 
-``prefill`` computes the state of a prompt in one product; ``step`` adds a token and returns its
-output. The state is always float32, because in bfloat16 a long sum stops growing.
+The state is always float32, because in bfloat16 a long sum stops growing.
 
 Legend: B batch, T tokens, H heads, K key width, V value width.
 
 Source: Katharopoulos et al. 2020 (arXiv:2006.16236), eq. 16 to 20.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from lmscaling.kernels import at_least_float32, on_triton_device
-from lmscaling.kernels.chunked_triton import op
+from lmscaling.kernels import at_least_float32
+from lmscaling.kernels.chunked_triton import op, plan
 from lmscaling.kernels.feature_maps import find
 
 
@@ -29,16 +30,12 @@ def prefill(k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str) -> tuple[Tensor, T
     Cost:
         ``2 B H T K V`` FLOPs; on a GPU one kernel that reads packed keys and values.
     """
-    H, K = k_BTHK.shape[2:]
-    if on_triton_device(v_BTHV) and op.takes(v_BTHV.dtype, K, v_BTHV.shape[3]):
-        from lmscaling.kernels.chunked_triton import launch, plan  # needs Triton
-
+    (H, K), V = k_BTHK.shape[2:], v_BTHV.shape[3]
+    if op.runs(v_BTHV, K, V):
         # The kernel reads packed rows but no queries, so the keys are passed in their place.
         qkv_BTW = torch.cat([x.flatten(2) for x in (k_BTHK, k_BTHK, v_BTHV)], -1)
-        shape = plan.Shape(
-            heads=H, key=K, value=v_BTHV.shape[3], feature_map=feature_map, normalize=True
-        )
-        return launch.state(qkv_BTW, shape, plan.choose(qkv_BTW, shape))
+        shape = plan.Shape(heads=H, key=K, value=V, feature_map=feature_map, normalize=True)
+        return op.state(qkv_BTW, shape, plan.choose(qkv_BTW, shape))
     k_BHTK = find(feature_map).of(at_least_float32(k_BTHK)).transpose(1, 2)
     v_BHTV = at_least_float32(v_BTHV).transpose(1, 2)
     return k_BHTK.transpose(-1, -2) @ v_BHTV, k_BHTK.sum(2)
@@ -75,11 +72,9 @@ def step(
         ``4 B H K V`` FLOPs; the state is read and written once, ``8 B H K V`` bytes in float32.
         On a GPU one kernel, and the state must then be float32, contiguous and as wide as q and v.
     """
-    if on_triton_device(v_BHV) and op.takes(v_BHV.dtype, q_BHK.shape[2], v_BHV.shape[2]):
-        from lmscaling.kernels.chunked_triton.decode import step as triton_step  # needs Triton
-
-        given = (q_BHK, k_BHK, v_BHV, kv_BHKV, k_sum_BHK, feature_map, normalize)
-        return triton_step(*given, log_decay_BH)
+    if op.runs(v_BHV, q_BHK.shape[2], v_BHV.shape[2]):
+        states = {"kv_BHKV": kv_BHKV, "k_sum_BHK": k_sum_BHK}
+        return _by_kernel(q_BHK, k_BHK, v_BHV, states, feature_map, normalize, log_decay_BH)
     phi, dtype = find(feature_map), kv_BHKV.dtype
     q_BHK, k_BHK = phi.of(q_BHK.to(dtype)), phi.of(k_BHK.to(dtype))
     if log_decay_BH is not None:
@@ -93,3 +88,31 @@ def step(
         k_sum_BHK += k_BHK
         y_BHV = y_BHV / ((q_BHK * k_sum_BHK).sum(-1, keepdim=True) + phi.epsilon)
     return y_BHV.to(v_BHV.dtype)
+
+
+def _by_kernel(
+    q_BHK: Tensor, k_BHK: Tensor, v_BHV: Tensor, states: dict[str, Tensor], *given: Any
+) -> Tensor:
+    """``step`` on a GPU."""
+    from lmscaling.kernels.chunked_triton.forward import _decode_kernel  # needs Triton
+
+    (B, H, K), V, (feature_map, normalize, log_decay_BH) = q_BHK.shape, v_BHV.shape[2], given
+    shapes = [(B, H, K, V), (B, H, K)][: 1 + normalize]
+    for (name, x), shape in zip(states.items(), shapes, strict=False):
+        kind = "contiguous" if x.is_contiguous() else "not contiguous"
+        found = f"{tuple(x.shape)}, {x.dtype} on {x.device}, {kind}"
+        allowed = f"{shape}, torch.float32 on {v_BHV.device}, contiguous"
+        if found != allowed:
+            raise ValueError(f"{name} is {found}; allowed: {allowed}")
+    y_BHV = v_BHV.new_empty(v_BHV.shape)
+    gates = v_BHV.new_empty(0) if log_decay_BH is None else log_decay_BH.float().contiguous()
+    strides = [stride for x in (q_BHK, k_BHK, v_BHV) for stride in x.stride()[:2]]
+    kernel: Any = _decode_kernel
+    with torch.cuda.device_of(v_BHV):
+        kernel[(B * H,)](
+            q_BHK, k_BHK, v_BHV, y_BHV, *states.values(), gates, *strides,
+            H=H, K=K, V=V, BLOCK_K=1 << (K - 1).bit_length(), BLOCK_V=1 << (V - 1).bit_length(),
+            PHI=feature_map, EPSILON=find(feature_map).epsilon, NORMALIZE=normalize,
+            GATED=log_decay_BH is not None,
+        )  # fmt: skip
+    return y_BHV

@@ -1,7 +1,6 @@
-"""Rotary positions: queries and keys are rotated by an angle that depends on the position.
+"""Rotary positions: queries and keys are rotated by an angle proportional to the position.
 
-Every attention variant applies a ``Rotate`` to its queries and keys. If positions are learned or
-absent it is ``unrotated``, which changes nothing, so variants need no special case.
+If positions are learned or absent, variants get ``unrotated`` and need no special case.
 
 Legend: T tokens, K head width.
 
@@ -26,10 +25,7 @@ def unrotated(x: Tensor, start: int) -> Tensor:
 
 
 class Rotary:
-    """Rotates pairs of coordinates by an angle proportional to the position.
-
-    The product of a query and a key then depends on their positions only through the distance.
-    """
+    """Rotates pairs of coordinates, so that products depend on positions by their distance only."""
 
     def __init__(self, d_head: int) -> None:
         if d_head % 2:

@@ -147,11 +147,12 @@ class GPT(nn.Module):
         zero biases."""
         if self.wte.weight.is_meta:
             return
-        into_residual = (".attention.out", ".down")
+        into_residual = {block.down for block in self._each_block()}
+        into_residual |= {getattr(block.attention, "out", None) for block in self._each_block()}
         for name, module in self.named_modules():
             if not isinstance(module, nn.Linear | nn.Embedding):
                 continue
-            std = init_std / math.sqrt(2 * n_layer) if name.endswith(into_residual) else init_std
+            std = init_std / math.sqrt(2 * n_layer) if module in into_residual else init_std
             key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             generator = torch.Generator(module.weight.device)
             generator.manual_seed(int.from_bytes(key[:7], "big"))
@@ -277,10 +278,11 @@ class GPT(nn.Module):
     def compile_blocks(self) -> None:
         """Compile each block in place. Those with the same attention share one graph.
 
-        Attention of masked documents stays outside, as it would be compiled for every batch.
+        Attention of masked documents stays outside, as it would be compiled for every batch, and
+        that of variants which say so.
         """
         for block in self._each_block():
-            if self.masked:
+            if self.masked or not getattr(block.attention, "COMPILES", True):
                 block.compile_mlp()
             else:
                 block.compile(dynamic=False)
@@ -404,10 +406,13 @@ def shape(cell: Cell, lengths: Mapping[int, float] | None = None) -> Shape:
         lengths: Lengths of its masked documents, once they are known; see ``flops_per_token``.
 
     Raises:
-        UserError: A head of a cell for GPUs is wider than the kernels of its attention.
+        UserError: A head of a cell for GPUs is wider than the kernels of its attention, or its
+            attention has no CPU kernels and it is for a CPU.
     """
     width = cell.model.d_model // cell.model.n_head
     for name in cell.variants:
+        if not cell.gpus and getattr(attention.load(name), "NEEDS_GPU", False):
+            raise UserError(f"attention {name} has no CPU kernels; train it with gpus: 1")
         widest = getattr(attention.load(name), "WIDEST_ON_GPU", width)
         if cell.gpus and width > widest:
             raise UserError(

@@ -1,4 +1,9 @@
-"""Files of named tensors, each with its SHA-256: safetensors, whose loading executes nothing."""
+"""Files of named tensors under one digest: safetensors, whose loading executes nothing.
+
+The metadata have one key, ``lmscaling``, whose JSON holds the SHA-256 of each tensor, other values,
+and the SHA-256 of both, of the names, types and shapes. A bit that flips anywhere in the file is
+therefore noticed. safetensors writes several keys in any order, and equal files must be equal.
+"""
 
 import hashlib
 import json
@@ -13,6 +18,8 @@ from torch import Tensor
 
 from lmscaling.files import new_file
 
+KEY = "lmscaling"
+
 THREADS = 4
 """Threads that hash tensors; one hashes 0.5 to 2 GB/s."""
 
@@ -23,33 +30,40 @@ class Content(NamedTuple):
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
     digest: str
-    """SHA-256 of the names and digests of all tensors, in hexadecimal."""
+    """SHA-256 of everything in the file, in hexadecimal."""
 
 
 def write(path: Path, tensors: dict[str, Tensor], **metadata: str) -> None:
     """Write tensors, which are in host memory and contiguous, atomically."""
-    digests = json.dumps(_digests(tensors))
+    digests = _digests(tensors)
+    digest = _digest(tensors, digests, metadata)
+    values = {"sha256": digests, "values": metadata, "digest": digest}
     with new_file(path) as temporary:
-        save_file(tensors, temporary, {**metadata, "sha256": digests})
+        save_file(tensors, temporary, {KEY: json.dumps(values)})
 
 
 def read(path: Path) -> Content:
-    """Read all tensors of a file and compare them with their digests.
+    """Read all tensors of a file and compare everything with its digests.
 
     Raises:
         SafetensorError, OSError: The file is cut, no safetensors file, or missing.
-        ValueError: A tensor differs from its digest, or has none.
+        ValueError: A tensor, a name or the metadata differ from their digest, or have none.
     """
     with safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
+        header = json.loads((file.metadata() or {}).get(KEY, "{}"))
         tensors = {name: file.get_tensor(name) for name in list(file.keys())}
     digests = _digests(tensors)
-    expected = json.loads(metadata.pop("sha256", "{}"))
-    for name in sorted({*expected, *digests}):
-        if digests.get(name) != expected.get(name):
-            raise ValueError(f"it is damaged: the SHA-256 of tensor {name} differs")
-    names = json.dumps(sorted(digests.items()))
-    return Content(tensors, metadata, hashlib.sha256(names.encode()).hexdigest())
+    try:
+        expected, metadata, stated = header["sha256"], header["values"], header["digest"]
+        names = [name for name in digests if digests[name] != expected.get(name)]
+        digest = _digest(tensors, digests, metadata)
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError("it is damaged: its metadata have no SHA-256") from None
+    if names:
+        raise ValueError(f"it is damaged: the SHA-256 of tensor {names[0]} differs")
+    if digest != stated or expected.keys() != digests.keys():
+        raise ValueError("it is damaged: the SHA-256 of its metadata differs")
+    return Content(tensors, metadata, digest)
 
 
 def _digests(tensors: dict[str, Tensor]) -> dict[str, str]:
@@ -58,3 +72,9 @@ def _digests(tensors: dict[str, Tensor]) -> dict[str, str]:
 
     with ThreadPoolExecutor(THREADS) as pool:  # hashing does not hold the interpreter
         return dict(zip(tensors, pool.map(digest, tensors.values()), strict=True))
+
+
+def _digest(tensors: dict[str, Tensor], digests: dict[str, str], metadata: dict[str, str]) -> str:
+    """SHA-256 of the metadata and of name, type, shape and digest of each tensor."""
+    kinds = {name: [str(t.dtype), list(t.shape), digests[name]] for name, t in tensors.items()}
+    return hashlib.sha256(json.dumps([kinds, metadata], sort_keys=True).encode()).hexdigest()

@@ -281,13 +281,6 @@ def budget_updates(cell: Cell, update_seconds: float | None) -> int | None:
     return math.ceil(budget.amount / (cell.update_tokens if budget.unit == "tokens" else 1))
 
 
-def expected_seconds(cell: Cell, update_seconds: float | None) -> float | None:
-    """Productive time of a run whose budget is no time; None if the speed is unknown."""
-    updates = budget_updates(cell, update_seconds)
-    share = (1 - BRANCH_AT) * cell.branch if cell.branch else 1.0
-    return updates * update_seconds * share if updates and update_seconds else None
-
-
 def exhausts(cell: Cell, updates: int | None, tokens: float | None) -> str:
     """A note on a cell whose budget exceeds its data; empty if it does not."""
     if updates is None or not tokens:

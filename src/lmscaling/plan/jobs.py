@@ -1,4 +1,4 @@
-"""The jobs of a study; time limits of those of a cell, and how many it needs one after another."""
+"""The jobs of a study, and time limits of those of a cell."""
 
 import math
 from collections import Counter
@@ -24,10 +24,6 @@ SPARE_SECONDS, SPARE_SHARE = 600.0, 0.1
 """An attempt stops this long, or this share of a shorter limit, before the limit of its job. The
 rest is for one update, a validation and a checkpoint."""
 
-START_SECONDS, START_SHARE = 600.0, 0.4
-"""Longest time until the first update of an attempt, or its share of a shorter limit."""
-
-
 OF_STUDY = ("study", "plan", "collect", "draw", "report")
 """Rules that run once in a study."""
 
@@ -40,12 +36,10 @@ def counts(grid: Grid) -> dict[str, int]:
         for split in splits:
             n = len(text_needs.chunks(corpus.source, split, grid.n_shards(tokens, split)))
             made["tokenize"] += n
-            made["fetch"] += n * corpus.source.is_fetched
         made["manifest"] += 1
         made["verify"] += tokens in grid.trained
     if grid.vocabulary:
-        trained = grid.corpora[grid.tokens].encoding.train_bpe
-        made["train_bpe" if trained else "vocabulary"] = 1
+        made["vocabulary"] = 1
     made["check"] = len(grid.checked)
     made["calibrate"] = len(calibrations.chosen(grid))
     made["train"] = len(grid.cells) + len(grid.tasks)
@@ -54,6 +48,7 @@ def counts(grid: Grid) -> dict[str, int]:
         grid.study.evaluate.datasets if grid.study.evaluate else []
     )
     made["draw_images"] = len(grid.drawing)
+    made["check_kernels"] = 1 if sweeps.kernels(grid.study) else 0
     made.update(sweep.kind for sweep in sweeps.expand(grid.study).values())
     return {rule: n for rule, n in made.items() if n}
 
@@ -78,13 +73,6 @@ def stop_seconds(seconds: float | None, job_hours: float) -> float:
     """Seconds after its start at which a training job stops itself."""
     limit = min(3600 * job_hours, 60 * job_minutes(seconds, job_hours))
     return limit - spare_seconds(job_hours)
-
-
-def job_count(seconds: float | None, job_hours: float) -> int:
-    """Number of jobs, one after another, that the rest of a run needs if none fails."""
-    limit = 3600 * job_hours
-    usable = limit - spare_seconds(job_hours) - min(START_SECONDS, START_SHARE * limit)
-    return max(1, math.ceil(MARGIN * (60 * UNTIMED if seconds is None else seconds) / usable))
 
 
 def productive_seconds(cell: Cell, reached: float = 0.0) -> float | None:

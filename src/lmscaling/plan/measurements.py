@@ -18,7 +18,7 @@ from lmscaling.files import read_json
 from lmscaling.plan import calibrations, estimate
 from lmscaling.plan.calibrations import REFERENCE_NAME, Ways
 from lmscaling.plan.estimate import Shape
-from lmscaling.plan.throughput import facts
+from lmscaling.plan.throughput import timed_steps
 from lmscaling.plan.throughput.coefficients import known_of
 from lmscaling.plan.throughput.model import TIMED, TRAINED, Coefficients, Timing, vector
 from lmscaling.records import finished
@@ -158,11 +158,13 @@ def _of_steps(grid: Grid, kind: Device, results: Path) -> Iterator[Update]:
     own = grid.study.own_devices
     folders = [results, *sorted(results.parent.glob("measured/*"))]
     for folder, sweep in sweeps.expand(grid.study).items():
-        points = sweep.points if sweep.kind == "time_step" and sweep.gpus else []
+        # The copy task has a model so small that its times are those of launches.
+        is_step = sweep.kind == "time_step" and sweep.name != "copy"
+        points = sweep.points if is_step and sweep.gpus else []
         for place, point in product(folders, points):
             path = place / "speed" / folder / f"{point.name}.json"
             method = f"{point.attention} {point.implementation}"
-            way = facts.METHODS.get(method)
+            way = timed_steps.METHODS.get(method)
             is_known = way or not point.implementation
             row = read_json(path, "measurement") if is_known and path.is_file() else {}
             if not row.get("median_seconds") or devices.find(row["device"], own) != kind:

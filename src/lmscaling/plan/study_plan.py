@@ -38,7 +38,7 @@ class Plan:
     exceptions: list[tuple[str, str]]
     """Exceptions of the study with the reason."""
     text: Supply
-    """Training text: needed, tokenized, and to be fetched."""
+    """Training text: needed, tokenized, and to be read from the hub."""
     jobs: dict[str, int] = field(default_factory=dict)
     """Jobs of the complete study by rule."""
     tasks: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How much text a study needs, how much is tokenized already, and what has to be fetched."""
+"""How much text a study needs, how much is tokenized already, and what comes from the hub."""
 
 import json
 import math
@@ -54,14 +54,14 @@ def chunks(row: Dataset, split: Split, n: int) -> list[Chunk]:
 def missing(row: Dataset, folder: Path, split: Split, n: int, first: int = 0) -> list[int]:
     """Numbers of those of the first n shards of a split that a folder of tokens does not have.
 
-    Like a run record, a complete shard is a source file: a mirror that has moved or a different
-    backend does not cause it to be tokenized again. A list of local files, however, can change; a
+    Like a run record, a complete shard is a source file: a mirror that has moved does not
+    cause it to be tokenized again. A list of local files, however, can change; a
     shard that was made from other files counts as missing. It looks at shards from ``first`` on.
     """
     names = {path.name for path in folder.glob(f"{split}-*")}
     suffixes = [".bin", ".json"]
     if split == "validation":
-        suffixes += [".fingerprints", *([".ngrams"] if row.decontaminate else [])]
+        suffixes.append(".fingerprints")
     numbers = []
     for i, files in enumerate(row.files(split)[first:n], start=first):
         shard = f"{split}-{i:05d}"
@@ -97,7 +97,7 @@ class Supply:
     missing: int
     """Number of training shards that are not tokenized yet."""
     fetch_files: int
-    """Number of training files that have to be fetched for them."""
+    """Number of training files that are read from the hub for them."""
     fetch_bytes: float | None
     """Size of these files, if the dataset's row states the size of all files."""
     write_bytes: float | None
@@ -115,7 +115,9 @@ class Supply:
         state = f"{tokenized:,} tokenized" if tokenized else "none tokenized yet"
         parts = [f"text: {self.shards:,} shards of {self.dataset}, {state}"]
         if self.fetch_files:
-            parts.append(f"to fetch: {self.fetch_files:,} files{_about(self.fetch_bytes)}")
+            parts.append(
+                f"to read from the hub: {self.fetch_files:,} files{_about(self.fetch_bytes)}"
+            )
         if self.write_bytes:
             parts.append(f"to write: tokens{_about(self.write_bytes)}")
         lines = ["; ".join(parts)]
@@ -126,7 +128,7 @@ class Supply:
             )
             lines.append(
                 f"shards of {short(self.shard_tokens)} tokens that the longest run of each size "
-                f"reads: {needs}; shards: in the dataset's row limits how many are fetched"
+                f"reads: {needs}; shards: in the dataset's row limits how many are read"
             )
         return lines + self.left_out
 

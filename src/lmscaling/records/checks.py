@@ -13,14 +13,14 @@ from lmscaling.records.run import FORMAT
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A finding in ``checks/<name>.json``: what computes a part of a model on a device."""
+    """A finding in ``checks/<name>.json``: whether a part of a model is right on a device."""
 
     key: dict[str, Any]
     """What the finding depends on: the part, the device, versions, sources and launch options."""
     way: str
-    """What computes the part."""
+    """Name of the part: an attention, or what a kernel computes."""
     message: str
-    """What failed its check before, and why; empty if nothing did."""
+    """What is wrong with it; empty if nothing is."""
     seconds: float
     """Seconds that the check took, most of them for compiling."""
     started: str

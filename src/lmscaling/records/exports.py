@@ -2,7 +2,7 @@
 
 EXPORTS = (
     "cells", "runs", "attempts", "updates", "gradients", "validations", "spikes", "evaluations",
-    "measurements", "numerics", "forecasts", "designs", "samples",
+    "measurements", "numerics", "forecasts", "samples",
 )  # fmt: skip
 """Tables of the store that are exported as Parquet, which figures read."""
 

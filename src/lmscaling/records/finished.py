@@ -1,4 +1,4 @@
-"""The record of a finished run: ``runs/<run>/run.json``, or its copy in ``scratch/<run>/``.
+"""The record of a finished run: ``runs/<run>/run.json``, or its copy ``runs/<run>.json``.
 
 A damaged record is not a result, and it keeps nobody from reading the others: the copy is used in
 its place, and without one the run counts as ``damaged`` until ``reset`` moves its record away.
@@ -26,18 +26,26 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return _values(path)
     except UserError as error:
-        copy = path.parents[2] / "scratch" / path.parent.name / path.name
+        copy = Path(f"{path.parent}.json")
         if not copy.is_file():
             raise
-        values = _values(copy)
+        try:
+            values = _values(copy)
+        except UserError:
+            raise error from None
         print(f"{error}; {copy} is used in its place", file=sys.stderr, flush=True)
         return values
 
 
 def look(path: Path) -> dict[str, Any]:
-    """As ``read``; a record that cannot be read has the status ``damaged`` and says why."""
+    """As ``read``; a record that cannot be read, or lies in the folder of another run, has the
+    status ``damaged`` and says why."""
     try:
-        return read(path)
+        values = read(path)
+        if values["run"] == path.parent.name:
+            return values
+        found = f"run record {path} is of run {values['run']}"
+        raise UserError(f"{found}; move it into the folder of that run")
     except UserError as error:
         return {
             "run": path.parent.name,

@@ -1,12 +1,12 @@
 """The lines of a ledger: what all attempts of a run have spent, and how those that failed ended.
 
-Training writes a ledger (``train/ledger.py``); the workflow and the table of progress read it, too.
-Each line has a CRC-32 of the rest of it, because a damaged number would change an account in
-silence.
+Training writes a ledger; the workflow and the table of progress read it, too. A checkpoint cannot
+record the time that is lost after it was written, so the ledger does. Each line has a CRC-32 of the
+rest of it, because a damaged number would change an account in silence.
 """
 
 import json
-import re
+import os
 import sys
 import zlib
 from contextlib import suppress
@@ -86,6 +86,25 @@ def line(entry: Entry) -> bytes:
     """An entry as one line of JSON with its CRC-32, in hexadecimal."""
     text = json.dumps(asdict(entry))
     return f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}\n'.encode()
+
+
+def append(path: Path, entry: Entry) -> None:
+    """Add an entry and wait until it is on the disk; several threads may. A line that was cut by a
+    kill stays by itself."""
+    with path.open("a+b", buffering=0) as file:
+        data = line(entry)
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            data = data if file.read(1) == b"\n" else b"\n" + data
+        file.write(data)
+        os.fsync(file.fileno())
+
+
+def free(scratch: Path) -> None:
+    """Let a held run go on: its earlier failures no longer count."""
+    last = max((entry.attempt for entry in entries(scratch / NAME)), default=0)
+    freed = Entry(kind="freed", attempt=last, update=0, train_seconds=0.0, attempt_seconds=0.0)
+    append(scratch / NAME, freed)
 
 
 def entries(path: Path) -> list[Entry]:
@@ -192,19 +211,6 @@ def is_too_large(ledger: list[Entry]) -> bool:
     """
     n = sum(entry.kind == "failed" and entry.fault == "memory" for entry in ledger)
     return n >= FAILED and not any(entry.update for entry in ledger)
-
-
-def sick_nodes(ledger: list[Entry]) -> list[str]:
-    """Nodes on which the run failed since its last checkpoint, for Slurm to exclude.
-
-    A full disk or quota is no reason, for nodes share it.
-    """
-    hosts = {
-        entry.host
-        for entry in _since_progress(ledger)
-        if entry.kind == "failed" and entry.fault in ("device", "network", "memory", "rank")
-    }
-    return sorted(host for host in hosts if re.fullmatch(r"[A-Za-z0-9._-]+", host))
 
 
 def _since_progress(ledger: list[Entry]) -> list[Entry]:

@@ -260,8 +260,8 @@ class Run:
     budget_unit: str | None = None
     """``hours``, ``minutes`` or ``seconds`` of productive time, ``updates`` or ``tokens``."""
     kernels: str = ""
-    """Which kernels failed their check before the last attempt, why, and what stood in for them;
-    empty if none did."""
+    """Of a run of before 27 November 2026: which kernels failed their check, why, and what stood in
+    for them. Today a run begins only if they pass."""
     state_bytes: int | None = None
     """Bytes of the states of one sequence after as many tokens as the context has."""
     remarks: str = ""
@@ -279,6 +279,10 @@ class Run:
     last_val_loss: float | None = None
     """Loss of the last validation, nats per token; null if it is not finite, or if the last attempt
     had none."""
+    log_sha256: str | None = None
+    """SHA-256 of ``log.jsonl`` beside the record."""
+    log_lines: int | None = None
+    """Lines of ``log.jsonl``."""
 
 
 def line(row: Any) -> bytes:

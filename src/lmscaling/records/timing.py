@@ -4,6 +4,7 @@ A ``Point`` is what a sweep plans, an ``Outcome`` adds what a process measured, 
 ``Measurement`` adds how the point ended and on what device: each column is declared once.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +18,9 @@ MEASUREMENT_STATUSES = {
     "wrong": "did not pass its checks on this device; not timed",
 }
 """How a point of the speed study can end; each is a result."""
+
+UNMASKED = "unmasked forward"
+"""A pass of a layer in which each token sees all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,7 @@ class Point:
     chunk: int | None = None
     """Tokens per chunk; null where there is no choice."""
     passes: str = ""
-    """``forward`` or ``forward+backward`` of a layer; empty elsewhere."""
+    """``forward``, ``forward+backward`` or ``UNMASKED`` of a layer; empty elsewhere."""
 
     @property
     def way(self) -> str:
@@ -47,7 +51,7 @@ class Point:
         """Name of the points that differ from this one in their context (and batch) only."""
         parts = [self.way.replace("/", ".")]
         parts += [f"c{self.chunk}"] if self.chunk else []
-        parts += [self.passes.replace("+", "_")] if self.passes else []
+        parts += [re.sub(r"\W", "_", self.passes)] if self.passes else []
         return "-".join(parts)
 
     @property
@@ -104,7 +108,8 @@ class Measurement(Outcome):
 
     record: ClassVar[str] = "measurement"
     kind: str
-    """File stem in ``bench/kinds/``, and rule that measured the point."""
+    """File stem in ``bench/kinds/``, and rule that measured the point; in ``speeds`` steps of the
+    size ``copy`` are of the kind ``copy_task``."""
     sweep: str
     """Size or preset, with a hash of the model's numbers."""
     size: str

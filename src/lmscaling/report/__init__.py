@@ -136,7 +136,6 @@ def page(
     board_says: Iterable[str] = (),
     paragraphs: Iterable[str] = (),
     sections: Iterable[dict[str, Any]] = (),
-    differences: Iterable[tuple[str, str, str]] = (),
     cites: bool = False,
 ) -> str:
     """The page.
@@ -151,7 +150,6 @@ def page(
         board_says: The same in sentences.
         paragraphs: Question and design.
         sections: Figures and tables of closed sections.
-        differences: What differs between two folders, and its value in both.
         cites: Whether published numbers are shown.
     """
     names = [judged.baseline, *judged.candidates]
@@ -186,7 +184,6 @@ def page(
         has_gaps=any(judged.edges.values()),
         sizes=list(judged.sizes),
         contexts=[context for context, _ in drawn.rows],
-        differences=list(differences),
         paragraphs=paragraphs,
         sections=sections,
         commands=commands,

@@ -5,7 +5,6 @@ which noise was measured, or which scatter it assumes.
 """
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from math import ceil
 from statistics import median
 from typing import Any
 
+from lmscaling.config import study_file
 from lmscaling.fits.noise import FEWEST_DEGREES
 from lmscaling.report import timing, words
 from lmscaling.report.contest import AXES, Cell, Contest, Edge, Evidence, Row
@@ -458,7 +458,7 @@ def _needs(edge: Edge) -> str:
 
 def _seeds_command(contest: Contest, command: str, seeds: list[int]) -> str:
     if command:
-        return " ".join([command, *_set({"axes.seed": seeds})])
+        return study_file.with_overrides(command, _set({"axes.seed": seeds}))
     closest = contest.closest
     if closest is None or contest.source != "published":
         return ""
@@ -466,13 +466,12 @@ def _seeds_command(contest: Contest, command: str, seeds: list[int]) -> str:
     one = {"axes.size": [size], "axes.context": [context], "axes.seed": seeds}
     # What the study skips may be no cell of these, and none of the rest is asked for.
     rest = {"skip": [], "branches": None, "speed": None}
-    return " ".join(["snakemake --cores all", *_set(one | rest)])
+    return study_file.with_overrides("snakemake --cores all", _set(one | rest))
 
 
 def _set(values: Mapping[str, Any]) -> list[str]:
-    """Values as words of a command line."""
-    texts = (f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in values.items())
-    return [word for text in texts for word in ("--set", shlex.quote(text))]
+    """Values as texts of ``--set``."""
+    return [f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in values.items()]
 
 
 def _hours(cells: list[Row]) -> float:

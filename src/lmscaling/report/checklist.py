@@ -18,7 +18,7 @@ from lmscaling.fits import context_law, isotime, loss_surface, lr_law, lr_optimu
 from lmscaling.formatting import short
 from lmscaling.report import question
 from lmscaling.report.table import Table, query_rows
-from lmscaling.store import meanings
+from lmscaling.store.meanings import meaning
 
 LAWS = {
     "loss surface": loss_surface,
@@ -27,10 +27,7 @@ LAWS = {
     "best context": context_law,
     "learning rate over sizes": lr_law,
 }
-"""Laws of the report by the module that fits them, which may state ``OBJECTIVE`` and
-``STARTS_SAID``."""
-
-NOT_STATED = "not stated"
+"""Laws of the report by the module that fits them."""
 
 QUERY = """
     SELECT
@@ -45,36 +42,31 @@ QUERY = """
 """
 
 POINTS = """
-    SELECT schedule, split, count(*) AS points, count(DISTINCT trunk) AS runs
-    FROM law_points WHERE source = 'measured' GROUP BY ALL ORDER BY ALL
+    SELECT format('{} {} ({} loss) of {} runs', count(*), schedule, split, count(DISTINCT trunk))
+    FROM law_points WHERE source = 'measured' GROUP BY schedule, split ORDER BY schedule, split
 """
 
 EXCLUDED = """
-    SELECT CASE
-            WHEN status = 'skipped' THEN 'skipped: ' || skipped
-            WHEN message <> '' THEN status || ': ' || message ELSE status
-        END AS reason, count(*) AS runs
-    FROM planned
-    WHERE branch IS NULL AND run NOT IN (
-        SELECT trunk FROM law_points WHERE source = 'measured'
-    )
-    GROUP BY ALL ORDER BY runs DESC, reason
+    SELECT format('{} runs {}', count(*), reason) FROM (
+        SELECT concat_ws(': ', status, coalesce(skipped, nullif(message, ''))) AS reason
+        FROM planned
+        WHERE branch IS NULL AND run NOT IN (SELECT trunk FROM law_points WHERE source = 'measured')
+    ) GROUP BY reason ORDER BY count(*) DESC, reason
 """
 
 SEEDED = """
-    SELECT count(*) FILTER (seeds > 1) AS repeated, count(*) AS cells, sum(seeds - 1) AS degrees
-    FROM (
+    SELECT format(
+        '{} of {} finished sizes, contexts and attentions have several, {} degrees of freedom',
+        count(*) FILTER (seeds > 1), count(*), coalesce(sum(seeds - 1), 0)
+    ) FROM (
         SELECT count(DISTINCT seed) AS seeds FROM final
         WHERE source = 'measured' AND status = 'done' GROUP BY attention, size, context
     )
 """
 
-EPOCHS = "SELECT max(epoch) FROM validations JOIN planned USING (run)"
-
 COMMITS = """
-    SELECT DISTINCT environment ->> 'git_commit' AS git_commit
-    FROM (SELECT environment::JSON AS environment FROM runs WHERE in_study)
-    WHERE environment IS NOT NULL ORDER BY ALL
+    SELECT DISTINCT coalesce(nullif(environment::JSON ->> 'git_commit', ''), 'not in git')
+    FROM runs WHERE in_study AND environment IS NOT NULL ORDER BY ALL
 """
 
 
@@ -87,13 +79,13 @@ def table(db: duckdb.DuckDBPyConnection, study: Study, folder: Path, others: lis
         folder: ``results/<study>``.
         others: The other tables of the report, which show uncertainty and goodness of fit.
     """
-    rows = [
-        *(("law", *row) for row in _laws()),
-        *(("training", *row) for row in _training(db, study)),
-        *(("points", *row) for row in _points(db, study)),
-        *(("fit", *row) for row in _fits(db, others)),
-        *(("availability", *row) for row in _availability(db, folder)),
-    ]
+    rows = {
+        "law": ((f"form of the {name}", _form(module)) for name, module in LAWS.items()),
+        "training": _training(db, study),
+        "points": _points(db, study),
+        "fit": _fits(db, others),
+        "availability": _availability(db, folder),
+    }
     return Table(
         name="checklist",
         section="audit",
@@ -102,149 +94,107 @@ def table(db: duckdb.DuckDBPyConnection, study: Study, folder: Path, others: lis
         "study, its records and the code that fits.",
         query=QUERY,
         head=("part", "question", "answer"),
-        rows=tuple((part, question, answer or NOT_STATED) for part, question, answer in rows),
+        rows=tuple((part, *row) for part, answers in rows.items() for row in answers),
         text=frozenset({0, 1, 2}),
     )
 
 
-def _laws() -> Iterator[tuple[str, str]]:
-    for name, module in LAWS.items():
-        classes: list[Any] = [kind for _, kind in inspect.getmembers(module, inspect.isclass)]
-        yield (
-            f"form of the {name}",
-            "; ".join(
-                f"{kind.formula} ({kind.source})" if hasattr(kind, "source") else kind.formula
-                for kind in classes
-                if hasattr(kind, "formula")
-            ),
-        )
-
-
-def _models(db: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, str]]:
-    for row in query_rows(db, QUERY):
-        sizes = tokens = ""
-        if row["smallest"] is not None:
-            sizes = f", N {_range(row['smallest'], row['largest'])}"
-        if row["most_tokens"] is not None:
-            tokens = f", {_range(row['fewest_tokens'], row['most_tokens'])} tokens each"
-        yield (
-            f"models with {row['attention']}",
-            f"{row['done']} of {row['cells']} done{sizes}{tokens}; {row['places']} sizes and "
-            f"contexts, {row['seeds']} seeds",
-        )
+def _form(module: Any) -> str:
+    laws = [kind for _, kind in inspect.getmembers(module, inspect.isclass)]
+    laws = [(law.formula, getattr(law, "source", "")) for law in laws if hasattr(law, "formula")]
+    return "; ".join(f"{formula} ({source})" if source else formula for formula, source in laws)
 
 
 def _training(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str, str]]:
-    yield from _models(db)
-    yield "parameters counted in N", meanings.meaning("runs", "params")
-    yield "FLOPs counted", meanings.meaning("runs", "flops_per_token")
-    row = study.datasets[study.dataset]
-    yield "text", f"{study.dataset}: {_said(row.identity())}; tokenizer {study.tokenizer}"
-    ((epochs,),) = db.sql(EPOCHS).fetchall()
+    for row in query_rows(db, QUERY):
+        n = _range(", N {}", row["smallest"], row["largest"])
+        tokens = _range(", {} tokens each", row["fewest_tokens"], row["most_tokens"])
+        done = f"{row['done']} of {row['cells']} done{n}{tokens}"
+        places = f"{row['places']} sizes and contexts, {row['seeds']} seeds"
+        yield f"models with {row['attention']}", f"{done}; {places}"
+    yield "parameters counted in N", meaning("runs", "params")
+    yield "FLOPs counted", meaning("runs", "flops_per_token")
+    text = _said(study.datasets[study.dataset].identity())
+    yield "text", f"{study.dataset}: {text}; tokenizer {study.tokenizer}"
+    ((epochs,),) = db.sql("SELECT max(epoch) FROM validations JOIN planned USING (run)").fetchall()
     yield "passes over the text", f"at most {study.epochs}" + (f", {epochs} reached" * bool(epochs))
     yield "optimizer", f"AdamW, {_said(dump(study.optimizer))}"
-    options = less(dump(study.schedule), "kind")
-    yield "learning-rate schedule", f"{study.schedule.kind} {_said(options)}".rstrip()
-    yield "learning rates", "; ".join(_rates(study))
+    options = _said(less(dump(study.schedule), "kind"))
+    yield "learning-rate schedule", f"{study.schedule.kind} {options}".rstrip()
+    sizes = {name: study.sizes[name] for name in study.axes.size}
+    yield "learning rates", "; ".join(f"{name} {_said(size.lr)}" for name, size in sizes.items())
     yield "learning rates tuned", "; ".join(_tuned(db, study))
-    yield (
-        "batch",
-        f"{study.update_tokens:,} tokens an update at every size"
-        + "".join(
-            f"; {part.describe() or 'all'}: {_said(part.overrides)} ({part.reason})"
-            for part in study.exceptions
-        ),
-    )
+    exceptions = [
+        f"; {part.describe() or 'all'}: {_said(part.overrides)} ({part.reason})"
+        for part in study.exceptions
+    ]
+    yield "batch", f"{study.update_tokens:,} tokens an update at every size{''.join(exceptions)}"
     yield "budget", study.budget
-    yield (
-        "layers, heads and width",
-        "; ".join(
-            f"{name} {size.n_layer}, {size.n_head}, {size.d_model}"
-            for name, size in study.sizes.items()
-            if name in study.axes.size
-        ),
-    )
+    shapes = [
+        f"{n} {s.n_layer}, {s.n_head}, {s.d_model}" for n, s in study.sizes.items() if n in sizes
+    ]
+    yield "layers, heads and width", "; ".join(shapes)
     matched = f"as many as {study.compared_with}" if study.match else "MLPs of equal width"
     yield "parameters of the attentions", matched
     yield "positions, documents", f"{study.position}, {study.documents}"
 
 
-def _rates(study: Study) -> Iterator[str]:
-    for name in study.axes.size:
-        lr = study.sizes[name].lr
-        yield f"{name} {_said(lr) if isinstance(lr, dict) else f'{lr:g}'}"
-    if study.lr_law:
-        yield f"fitted sizes by {study.lr_law}"
-
-
-def _tuned(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[str]:
+def _tuned(db: duckdb.DuckDBPyConnection, study: Study) -> list[str]:
     groups = lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall())
-    tried: dict[str, set[int]] = {name: set() for name in study.axes.values("attention")}
+    most = dict.fromkeys(study.axes.values("attention"), 1)
     for group in groups:
-        tried.setdefault(group.attention, set()).add(group.optimum.tried)
-    for name, counts in tried.items():
-        most = max(counts, default=1)
-        yield f"{name}: {f'over {most} rates' if most > 1 else 'no, one rate a size'}"
-    yield from lr_optimum.warnings(groups)
+        most[group.attention] = max(most.get(group.attention, 0), group.optimum.tried)
+    said = [
+        f"{a}: {f'over {n} rates' if n > 1 else 'no, one rate a size'}" for a, n in most.items()
+    ]
+    return [*said, *lr_optimum.warnings(groups)]
 
 
 def _points(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str, str]]:
-    counts = [
-        f"{row['points']} {row['schedule']} ({row['split']} loss) of {row['runs']} runs"
-        for row in query_rows(db, POINTS)
-    ]
-    yield "points that laws are fitted to", "; ".join(counts) or "none"
-    yield "what a point is", meanings.meaning("law_points", "loss")
-    yield "at which schedules", meanings.meaning("law_points", "schedule")
+    yield "points that laws are fitted to", _listed(db, POINTS)
+    yield "what a point is", meaning("law_points", "loss")
+    yield "at which schedules", meaning("law_points", "schedule")
     size, every = study.validation.tokens, study.validation.every_tokens
     yield "loss", f"on {size:,} validation tokens, the same for all, every {every:,} tokens"
-    out = [f"{row['runs']} runs {row['reason']}" for row in query_rows(db, EXCLUDED)]
-    yield "runs without a point", "; ".join(out) or "none"
+    yield "runs without a point", _listed(db, EXCLUDED)
     yield "failed runs", " ".join(question.failures(db)) or "none has ended"
     yield "unfinished", figures.unfinished_note(db) or "none"
 
 
 def _fits(db: duckdb.DuckDBPyConnection, others: list[Table]) -> Iterator[tuple[str, str]]:
     for name, module in LAWS.items():
-        objective = getattr(module, "OBJECTIVE", NOT_STATED)
-        starts = getattr(module, "STARTS_SAID", NOT_STATED)
-        yield f"objective of the {name}", objective
-        yield f"starts of the {name}", starts
-    (seeds,) = query_rows(db, SEEDED)
-    yield (
-        "seeds",
-        f"{seeds['repeated']} of {seeds['cells']} finished sizes, contexts and attentions have "
-        f"several, {seeds['degrees'] or 0} degrees of freedom",
-    )
+        yield f"objective of the {name}", module.OBJECTIVE
+        yield f"starts of the {name}", module.STARTS_SAID
+    yield "seeds", _listed(db, SEEDED)
     shown = [table.title for table in others if table.section == "laws" and table.rows]
     yield "tables with intervals and goodness of fit", "; ".join(shown) or "none"
 
 
 def _availability(db: duckdb.DuckDBPyConnection, folder: Path) -> Iterator[tuple[str, str]]:
-    commits = [commit or "not in git" for (commit,) in db.sql(COMMITS).fetchall()]
-    code = f"lmscaling {__version__}; runs by commit {', '.join(commits) or 'none'}"
-    yield "code", code
+    runs, commits = folder / "runs", _listed(db, COMMITS, ", ")
+    yield "code", f"lmscaling {__version__}; runs by commit {commits}"
     yield "study", str(folder / "study.json")
-    logs = len(list(folder.glob("runs/*/log.jsonl")))
-    weights = len(list(folder.glob("runs/*/model.safetensors")))
-    yield "losses of every update", f"{logs} logs in {folder / 'runs'}"
-    yield "checkpoints", f"final weights of {weights} runs in {folder / 'runs'}"
+    yield "losses of every update", f"{len([*runs.glob('*/log.jsonl')])} logs in {runs}"
+    weights = len([*runs.glob("*/model.safetensors")])
+    yield "checkpoints", f"final weights of {weights} runs in {runs}"
     manifests = map(str, sorted(folder.glob("tokens/*/manifest.json")))
     yield "SHA-256 of the tokens", "; ".join(manifests) or "not in this folder"
 
 
-def _range(low: float, high: float) -> str:
-    return short(low) if low == high else f"{short(low)} to {short(high)}"
+def _listed(db: duckdb.DuckDBPyConnection, query: str, between: str = "; ") -> str:
+    return between.join(text for (text,) in db.sql(query).fetchall()) or "none"
+
+
+def _range(form: str, low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return ""
+    return form.format(short(low) if low == high else f"{short(low)} to {short(high)}")
 
 
 def _said(value: Any) -> str:
     """``betas 0.9 and 0.95, eps 1e-08``."""
-    match value:
-        case dict():
-            return ", ".join(f"{key} {_said(one)}" for key, one in value.items())
-        case list() | tuple():
-            return " and ".join(map(_said, value))
-        case float():
-            return f"{value:g}"
-        case _:
-            return str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_said(one)}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return " and ".join(map(_said, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -15,13 +15,6 @@ ENVIRONMENTS = """
     ORDER BY run
 """
 
-KERNELS = """
-    SELECT kernels, count(*) AS runs FROM runs
-    WHERE in_study AND kernels <> ''
-    GROUP BY kernels
-    ORDER BY runs DESC, kernels
-"""
-
 CODES = """
     SELECT
         c.attention, r.code, r.code_differs, r.code = any_value(c.present_code) AS is_present,
@@ -38,7 +31,7 @@ PLAN = "SELECT unnest(forecasts, max_depth := 2) FROM read_json('plan.json')"
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """Environments of the runs, the most frequent first, kernels that failed, and code."""
+    """Environments of the runs, the most frequent first, and code."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for (text,) in db.execute(ENVIRONMENTS).fetchall():
         environment = json.loads(text)
@@ -58,16 +51,6 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             head=("device", "versions", "git commit", "runs"),
             rows=tuple((*environment, str(n)) for environment, n in counts.most_common()),
             text=frozenset({0, 1, 2}),
-        ),
-        Table(
-            name="kernels",
-            section="audit",
-            title="Kernels that failed their check",
-            note="Before a run begins, its GPU kernels are compared with exact results. What fails "
-            "is replaced by something slower, which the time of these runs includes.",
-            query=KERNELS,
-            head=("finding", "runs"),
-            rows=tuple((text, f"{n:,}") for text, n in db.execute(KERNELS).fetchall()),
         ),
         Table(
             name="code",

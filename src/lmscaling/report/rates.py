@@ -1,17 +1,9 @@
 """The optimal learning rate of cells that were trained with several rates."""
 
-from pathlib import Path
-
 import duckdb
 
-from lmscaling.config import study_file
-from lmscaling.config.lr_law import Law, Laws
-from lmscaling.config.types import dump
-from lmscaling.errors import UserError
-from lmscaling.files import write_json
-from lmscaling.fits import lr_law, lr_optimum
+from lmscaling.fits import lr_optimum
 from lmscaling.report.table import Table, with_interval
-from lmscaling.store.build import connect
 
 NOTE = (
     "With two rates on each side of it, the optimum is the minimum of a polynomial in the "
@@ -65,52 +57,3 @@ def _row(group: lr_optimum.Group) -> tuple[str, ...]:
         "" if best.gain is None or best.tried == 1 else f"{best.gain:.4f}",
         status,
     )
-
-
-def write_law(study: Path) -> tuple[Path, str]:
-    """Fit a law of the best rate over sizes for each attention, and write ``lr_law.json``.
-
-    Returns:
-        The path, and the laws in words.
-
-    Raises:
-        UserError: No attention has a known optimum at two sizes.
-    """
-    name = study_file.read_record(study / "study.json").grid.study.study
-    with connect(study / "store") as db:
-        found = lr_law.tuned(lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall()))
-    laws = {attention: law for attention, one in found.items() if (law := _law(one))}
-    said = [
-        f"{attention}: {_describe(laws[attention])}"
-        if attention in laws
-        else f"{attention}: no law, its optimum is known at {len(one.rates)} of the 2 sizes needed"
-        for attention, one in found.items()
-    ]
-    if not laws:
-        raise UserError(
-            f"{study} gives no law of learning rates, which needs the optimum of an attention at "
-            f"two sizes, each between two rates that were tried; found: "
-            f"{'; '.join(said) or 'no cells with several rates that are done'}; "
-            "add sizes, or rates under lr_scale, and run snakemake again"
-        )
-    path = study / "lr_law.json"
-    write_json(path, dump(Laws(study=name, laws=laws)))
-    return path, "; ".join(said)
-
-
-def _law(found: lr_law.Tuned) -> Law | None:
-    law = found.law
-    return law and Law(
-        coefficient=law.coefficient,
-        exponent=law.exponent,
-        low=law.interval and law.interval.low,
-        high=law.interval and law.interval.high,
-        sizes=found.rates,
-        smallest=min(found.n.values()),
-        largest=max(found.n.values()),
-    )
-
-
-def _describe(law: Law) -> str:
-    ends = "" if law.low is None else f" ({law.low:.2g} to {law.high:.2g})"
-    return f"{law.coefficient:.3g} N^-{law.exponent:.2g}{ends} over {len(law.sizes)} sizes"

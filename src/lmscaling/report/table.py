@@ -15,7 +15,7 @@ SECTIONS = {
     "learning": "Training and final loss",
     "tasks": "Tasks",
     "laws": "Scaling laws",
-    "forecasts": "Forecasts and designs",
+    "forecasts": "Forecasts",
     "claims": "Claims of the literature",
     "audit": "Resources and provenance",
 }

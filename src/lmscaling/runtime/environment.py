@@ -5,6 +5,7 @@ import platform
 import re
 import socket
 import subprocess
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -16,10 +17,8 @@ import torch
 from lmscaling import __version__
 from lmscaling.config import devices
 from lmscaling.errors import UserError
-from lmscaling.runtime import frozen
+from lmscaling.runtime import commit
 
-PACKAGES = ("torch", "numpy")
-COMPILERS = ("triton",)
 SMI = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
 
 
@@ -37,7 +36,7 @@ def describe(gpus: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions(),
         "cuda": torch.version.cuda,
-        "git_commit": frozen.commit(),
+        "git_commit": commit.commit(),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
 
@@ -48,7 +47,7 @@ def node() -> str:
 
 
 def complete(gpus: int) -> dict[str, Any]:
-    """``describe`` with the compilers of the kernels, the driver and its clocks.
+    """``describe`` with the compilers of the kernels, and the driver and clocks of the first GPU.
 
     Raises:
         UserError: GPUs are asked for and this machine has none.
@@ -58,21 +57,15 @@ def complete(gpus: int) -> dict[str, Any]:
             "this measurement needs a GPU and this machine has none; "
             "write gpus: 0 in the study file to measure the CPU"
         )
-    values = describe(gpus)
-    values["versions"] |= versions_if_installed(COMPILERS)
+    values = describe(gpus) | {"driver": {}}
+    values["versions"] |= versions_if_installed(["triton"])
     if gpus:
         values["versions"] |= ptxas(*torch.cuda.get_device_capability())
-    return values | {"driver": driver() if gpus else {}}
-
-
-def driver() -> dict[str, str]:
-    """Driver, clocks and power limit of the first GPU; empty where there is no nvidia-smi."""
-    command = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(SMI)}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-    return dict(zip(SMI, (text.strip() for text in done.stdout.split(",")), strict=False))
+        query = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(SMI)}", "--format=csv,noheader"]
+        with suppress(OSError, subprocess.CalledProcessError):  # there is no nvidia-smi
+            text = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+            values["driver"] = dict(zip(SMI, map(str.strip, text.split(",")), strict=False))
+    return values
 
 
 def device_name(gpus: int) -> str:
@@ -82,10 +75,10 @@ def device_name(gpus: int) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that a run is computed with."""
-    return {"lmscaling": __version__} | {name: version(name) for name in PACKAGES}
+    return {"lmscaling": __version__} | {name: version(name) for name in ("torch", "numpy")}
 
 
-def versions_if_installed(names: tuple[str, ...]) -> dict[str, str]:
+def versions_if_installed(names: Iterable[str]) -> dict[str, str]:
     """Versions of optional packages; those that are not installed are left out."""
     installed = {}
     for name in names:
@@ -106,12 +99,10 @@ def ptxas(major: int, minor: int) -> dict[str, str]:
 
 def processor() -> str:
     """The name of the CPU, which ``platform`` does not find on Linux."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    with suppress(OSError):
+        if found := re.search(r"model name\s*:(.*)", Path("/proc/cpuinfo").read_text()):
+            return found[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def now() -> str:

@@ -11,12 +11,14 @@ A job with GPUs also gets PyTorch's settings for them, which PyTorch reads from 
 import fcntl
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 from lmscaling.runtime import rank
@@ -43,20 +45,23 @@ def reserved(n: int) -> Iterator[None]:
     reserves nothing on a machine without ``nvidia-smi`` or with fewer GPUs, and in a rank, whose
     parent holds the GPUs.
     """
-    candidates = available() if n else []
-    values = settings(n) if n else {}
-    with ExitStack() as locks:
-        if n and len(candidates) >= n and not rank.number():
-            values[VISIBLE] = ",".join(_lock(n, candidates, locks))
-        before = {name: os.environ.get(name) for name in values}
-        os.environ.update(values)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
+    with ExitStack() as held:
+        values = settings(n) if n else {}
+        if n and not rank.number() and len(candidates := available()) >= n:
+            if not (free := _lock(n, candidates, held)):
+                told = f"gpus: waiting for {n} of {len(candidates)} GPUs"
+                print(told, file=sys.stderr, flush=True)
+            while not free:
+                time.sleep(random.uniform(*RETRY_SECONDS))
+                free = _lock(n, candidates, held)
+            values[VISIBLE] = ",".join(free)
+        for name, value in values.items():
+            if name in os.environ:
+                held.callback(os.environ.update, {name: os.environ[name]})
+            else:
+                held.callback(os.environ.pop, name, None)
+            os.environ[name] = value
+        yield
 
 
 def settings(ranks: int) -> dict[str, str]:
@@ -68,7 +73,7 @@ def settings(ranks: int) -> dict[str, str]:
     Source: PyTorch documentation, CUDA semantics, "Optimizing memory usage".
     """
     values = {}
-    if not any(name in os.environ for name in ALLOCATORS):
+    if not os.environ.keys() & set(ALLOCATORS):
         values[ALLOCATOR] = "expandable_segments:True"
     if COMPILERS not in os.environ:
         cores = len(os.sched_getaffinity(0))
@@ -76,28 +81,19 @@ def settings(ranks: int) -> dict[str, str]:
     return values
 
 
-def _lock(n: int, candidates: list[str], locks: ExitStack) -> list[str]:
-    """Lock the first n GPUs that are free at the same time.
-
-    It holds no lock while it waits, so that two jobs never wait for each other.
-    """
-    waiting = False
-    while True:
-        with ExitStack() as attempt:
-            free = []
-            for gpu in candidates:
-                try:
-                    attempt.enter_context(locked(_folder() / f"{gpu}.lock"))
-                except BlockingIOError:
-                    continue
+def _lock(n: int, candidates: list[str], held: ExitStack) -> list[str]:
+    """Lock the first n GPUs that are free, or none, so that two jobs never wait for each other."""
+    folder = Path(tempfile.gettempdir()) / f"lmscaling-gpus-{os.getuid()}"
+    free: list[str] = []
+    with ExitStack() as attempt:
+        for gpu in candidates:
+            with suppress(BlockingIOError):
+                attempt.enter_context(locked(folder / f"{gpu}.lock"))
                 free.append(gpu)
-                if len(free) == n:
-                    locks.push(attempt.pop_all())
-                    return free
-        if not waiting:
-            print(f"gpus: waiting for {n} of {len(candidates)} GPUs", file=sys.stderr, flush=True)
-            waiting = True
-        time.sleep(random.uniform(*RETRY_SECONDS))
+            if len(free) == n:
+                held.push(attempt.pop_all())
+                return free
+    return []
 
 
 @contextmanager
@@ -113,13 +109,20 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _folder() -> Path:
-    return Path(tempfile.gettempdir()) / f"lmscaling-gpus-{os.getuid()}"
-
-
 def available() -> list[str]:
-    """UUIDs of the GPUs of this machine that ``CUDA_VISIBLE_DEVICES`` allows."""
-    return visible(os.environ.get(VISIBLE), installed())
+    """UUIDs of the GPUs that ``CUDA_VISIBLE_DEVICES`` allows, in its order; all if it is not set.
+
+    As in CUDA, an entry is an index or the beginning of a UUID, and the first that is neither ends
+    the list.
+    """
+    gpus = installed()
+    if VISIBLE not in os.environ:
+        return [uuid for _, uuid in gpus]
+    found = (
+        next((uuid for index, uuid in gpus if entry == index or uuid.startswith(entry)), "")
+        for entry in filter(None, map(str.strip, os.environ[VISIBLE].split(",")))
+    )
+    return list(takewhile(bool, found))
 
 
 def installed() -> list[tuple[str, str]]:
@@ -132,22 +135,4 @@ def installed() -> list[tuple[str, str]]:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return []
-    pairs = (line.split(",") for line in done.stdout.splitlines() if line.count(",") == 1)
-    return [(index.strip(), uuid.strip()) for index, uuid in pairs]
-
-
-def visible(setting: str | None, gpus: list[tuple[str, str]]) -> list[str]:
-    """UUIDs of the GPUs that ``CUDA_VISIBLE_DEVICES`` allows, in its order; all if it is not set.
-
-    As in CUDA, an entry is an index or the beginning of a UUID, and the first that is neither ends
-    the list.
-    """
-    if setting is None:
-        return [uuid for _, uuid in gpus]
-    allowed: list[str] = []
-    for entry in filter(None, (part.strip() for part in setting.split(","))):
-        match = [uuid for index, uuid in gpus if entry == index or uuid.startswith(entry)]
-        if not match:
-            break
-        allowed.append(match[0])
-    return allowed
+    return re.findall(r"^(\d+), *(\S+)", done.stdout, re.MULTILINE)

@@ -13,8 +13,9 @@ from lmscaling.config import study_file
 from lmscaling.config.grid import Grid
 from lmscaling.records import finished, ledger
 from lmscaling.records.run import HELD
-from lmscaling.runtime import job_logs, lock
-from lmscaling.runtime.job_logs import Failure
+from lmscaling.runtime import lock
+from lmscaling.status import job_logs
+from lmscaling.status.job_logs import Failure
 from lmscaling.status.table import record_of
 
 SLURM_LOGS = Path(".snakemake/slurm_logs")
@@ -44,7 +45,7 @@ def listed(study: Path) -> str:
     return "\n".join([*job_logs.grouped(failures), *advice])
 
 
-def last_words(study: Path, grid: Grid, jobs: Iterable[Failure]) -> None:
+def last_words(study: Path, grid: Grid, jobs: Iterable[Failure] = ()) -> None:
     """Print what has failed at the end of a workflow, in a few lines.
 
     Args:
@@ -84,7 +85,8 @@ def _of_runs(study: Path, grid: Grid, told: list[Failure]) -> tuple[list[Failure
             if record["status"] != "done":
                 ended.append(Failure(cell.name, record["status"], record["message"]))
             continue
-        hold, logs = _hold(study, run), _logs(study, run)
+        job = f"{cell.trunk}-branches-*" if cell.branch else run
+        hold, logs = _hold(study, run), _logs(study, job)
         log = str(logs[0]) if logs else ""
         if hold and hold.needs_release:
             held.append(Failure(cell.name, HELD, hold.reason, log))
@@ -92,7 +94,7 @@ def _of_runs(study: Path, grid: Grid, told: list[Failure]) -> tuple[list[Failure
             latest.append(failure)
         elif hold:
             failed.append(Failure(cell.name, HELD, hold.reason, log))
-        elif reason := _reason(study, run, logs):
+        elif reason := _reason(study, run, job, logs):
             failed.append(Failure(cell.name, earlier, *reason))
     advice = _advice(study.name, ended, told, len(failed) + len(latest), len(now), len(held))
     return [*ended, *held, *failed, *latest, *now.values()], advice
@@ -130,17 +132,16 @@ def _hold(study: Path, run: str) -> ledger.Hold | None:
     return None if lock.holder(scratch) else ledger.hold(ledger.recent(scratch / ledger.NAME))
 
 
-def _logs(study: Path, run: str) -> list[Path]:
-    logs = [study / "logs" / rule / f"{run}.log" for rule in ("train", "branch")]
-    return [path for path in logs if path.is_file()]
+def _logs(study: Path, job: str) -> list[Path]:
+    return [path for rule in ("train", "branch") for path in study.glob(f"logs/{rule}/{job}.log")]
 
 
-def _reason(study: Path, run: str, logs: list[Path]) -> tuple[str, str] | None:
+def _reason(study: Path, run: str, job: str, logs: list[Path]) -> tuple[str, str] | None:
     """Why a run without a record has stopped, and its log; None if it trains or has not begun."""
     scratch = study / "scratch" / run
     if lock.holder(scratch) or not (logs or scratch.exists()):
         return None
-    slurm = sorted(SLURM_LOGS.glob(f"rule_*/{run}/*.log"), key=lambda path: path.stat().st_mtime)
+    slurm = sorted(SLURM_LOGS.glob(f"rule_*/{job}/*.log"), key=lambda path: path.stat().st_mtime)
     logs = [*logs, *slurm[-1:]]
     for path in logs:
         if reason := job_logs.last_error(path):

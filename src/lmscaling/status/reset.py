@@ -1,8 +1,7 @@
 """Move records of runs or measurements to the attic, so that they are made again; free held runs.
 
-The workflow never plans a run that has a record, nor a point. The next ``snakemake`` therefore
-trains exactly the runs moved here, from update 0, and measures exactly the points. Nothing is
-deleted.
+The next ``snakemake`` trains the runs moved here, from update 0, and measures the points. Nothing
+is deleted.
 """
 
 import shlex
@@ -164,6 +163,14 @@ def held(study: Path, runs: list[str]) -> list[Path]:
     return folders
 
 
+def free(study: Path, runs: list[str]) -> list[str]:
+    """Let those of these runs go on that are ``held``, and return their names."""
+    folders = held(study, runs)
+    for folder in folders:
+        ledger.free(folder)
+    return [folder.name for folder in folders]
+
+
 def _value(path: Path, key: str) -> object:
     """A value of a record or a cell; None if there is none."""
     return read_json(path, "file").get(key) if path.is_file() else None
@@ -222,7 +229,10 @@ def move(study: Path, runs: list[str]) -> Path:
         _check_idle(study / "scratch" / run)
         _check_trunk(study, run, runs)
     folders = [f"{folder}/{run}" for run in runs for folder in FOLDERS]
-    return _move(study, [*folders, *(f"{SAMPLES}/{run}.json" for run in runs)])
+    files = [f"{folder}/{run}.json" for run in runs for folder in (SAMPLES, "runs")]
+    of_branches = study.glob("runs/*-branches-*.json")
+    copies = [path for path in of_branches if not set(runs).isdisjoint(read_json(path, "copy"))]
+    return _move(study, [*folders, *files, *(str(path.relative_to(study)) for path in copies)])
 
 
 def move_measurements(study: Path, paths: list[str]) -> Path:

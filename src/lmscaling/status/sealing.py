@@ -18,7 +18,7 @@ from lmscaling.plan.estimate import Forecast as Cost
 from lmscaling.plan.estimate import Shape
 from lmscaling.records import forecast
 from lmscaling.records.forecast import QUANTITIES, Baseline, Forecast, Predicted, Seal
-from lmscaling.runtime import frozen
+from lmscaling.runtime import commit
 from lmscaling.status.predicted import LEVEL, Known
 
 MFU = 0.4
@@ -87,7 +87,7 @@ def seal(study: Path, grid: Grid, forecasts: list[Forecast]) -> tuple[Path, str]
         study=grid.study.study,
         study_sha256=files.digest(dump(grid.study)),
         version=__version__,
-        commit=frozen.commit(),
+        commit=commit.commit(),
         sealed=datetime.now(UTC).isoformat(timespec="seconds"),  # as runs have it, to compare
         forecasts=forecasts,
     )

@@ -22,8 +22,8 @@ from lmscaling.records import finished
 from lmscaling.records.checks import findings
 from lmscaling.records.run import HELD
 from lmscaling.runtime import lock
-from lmscaling.runtime.job_logs import tail
 from lmscaling.status import predicted, stale
+from lmscaling.status.job_logs import tail
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ COLOURS = {
     **dict.fromkeys(("diverged", "oom", "out_of_tokens", "no_trunk"), 31),
     finished.DAMAGED: 31,
 }
-"""Colours of states, see ``console.painted``."""
+"""Colours of states, see ``formatting.painted``."""
 
 
 def progress(study: Path) -> str:
@@ -120,8 +120,10 @@ def _speed_line(study: Path, grid: Grid) -> list[str]:
 
 def _kernel_lines(study: Path) -> list[str]:
     """A line for each kernel that failed its check, by device."""
-    found = (each for path in sorted(study.glob("checks/*.json")) for each in findings(path))
-    said = (f"{each.message}, on {each.key.get('device')}" for each in found if each.message)
+    paths = sorted([*study.glob("checks/*.json"), *study.glob("speed/kernels-*.json")])
+    found = (each for path in paths for each in findings(path))
+    wrong = (each for each in found if each.message)
+    said = (f"{each.way}: {each.message}, on {each.key.get('device')}" for each in wrong)
     return [f"kernels: {text}" for text in dict.fromkeys(said)]
 
 

@@ -18,10 +18,9 @@ import duckdb
 
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
-from lmscaling.files import new_folder, parse_json, read_json
+from lmscaling.files import new_folder, parse_json, read_json, sha256_of
 from lmscaling.records import finished, forecast, schema
 from lmscaling.records.checks import Numerics
-from lmscaling.records.design import Design
 from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import Evaluation, Run
 from lmscaling.records.sample import Sample
@@ -51,7 +50,7 @@ DISK_FAULTS = (
 )
 """What DuckDB raises when a write, a commit or a checkpoint fails."""
 
-VIEWS = ("cells", "losses", "tasks", "gradients", "laws", "speed", "forecasts", "designs")
+VIEWS = ("cells", "losses", "tasks", "gradients", "laws", "speed", "forecasts")
 """Files of SQL that create views over the tables, in order."""
 
 LONG: dict[str, str] = dict.fromkeys(
@@ -65,7 +64,6 @@ RECORDS: dict[str, tuple[type, str, str]] = {
     "measurement": (Measurement, "speed/*/*/*.json", "delete it and measure again"),
     "numerics": (Numerics, "numerics/*.jsonl", "delete it and measure again"),
     "sample": (Sample, "samples/*.json", "delete it and run snakemake again"),
-    "design": (Design, "designs/*.json", "delete it and type lmscaling design again"),
 }
 """Files of records by kind: class, pattern, and what to do with a damaged one."""
 
@@ -189,8 +187,15 @@ def _records(study: Path, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _run_record(path: Path) -> dict[str, Any]:
-    """The record of a run; of a damaged one the status and the reason."""
+    """The record of a run; of a damaged one, or one whose log has changed, status and reason."""
     values = finished.look(path)
+    log, digest = path.with_name("log.jsonl"), values.get("log_sha256")
+    if digest and (not log.is_file() or sha256_of(log) != digest):
+        values |= {
+            "status": finished.DAMAGED,
+            "message": f"{log} is not the log that its record {path.name} states; copy it again, "
+            f"or type lmscaling reset {path.parent.name}",
+        }
     if values["status"] == finished.DAMAGED:
         print(values["message"], file=sys.stderr)
         return {key: values[key] for key in ("run", "name", "status", "message")}
@@ -236,7 +241,7 @@ def _view_evaluations(db: duckdb.DuckDBPyConnection, study: Path, work: Path) ->
 
 def _create_views(db: duckdb.DuckDBPyConnection) -> None:
     samples = str(files("lmscaling.store").joinpath("own_context.csv"))
-    db.read_csv(samples).create("own_context_samples")
+    db.execute("SET VARIABLE own_context_samples = ?", [samples])
     _run_sql(db, *VIEWS)
 
 

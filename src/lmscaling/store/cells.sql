@@ -2,8 +2,13 @@
 
 -- One row per trunk and per branch of the study, finished or not, and per published run. `budget_hours`
 -- is NULL of a budget that counts updates or tokens. A run that has spent its budget or its text has
--- exploded if its loss had risen for good by then.
-CREATE VIEW every AS
+-- exploded if its loss had risen for good by then. It is a table because almost every view reads it:
+-- each time a query names a view, DuckDB resolves all of what that view is made of.
+CREATE TABLE every AS
+-- budget_hours: What the run may spend, in hours; null of a budget in updates or tokens.
+-- is_stale: Whether the run was trained by other code than the present.
+-- status: How the run ended, or its state: skipped, pending, running, interrupted or held; exploded
+--   of a run that is over and whose rise exceeds most_rise.
 WITH judged AS (
     SELECT * REPLACE (
         CASE WHEN exploded THEN 'exploded' ELSE status END AS status,
@@ -44,11 +49,13 @@ SELECT * FROM planned WHERE branch IS NULL;
 
 -- Fields of records that this version does not know, and how many records have them.
 CREATE VIEW unknown_fields AS
+-- field: Name of the field.
+-- records: Records that have it.
+-- table: Table whose records have the field.
 SELECT "table", field, count(*) AS records FROM (
     SELECT 'runs' AS "table", unnest(json_keys(unknown_fields)) AS field FROM runs
     UNION ALL SELECT 'measurements', unnest(json_keys(unknown_fields)) FROM measurements
     UNION ALL SELECT 'numerics', unnest(json_keys(unknown_fields)) FROM numerics
-    UNION ALL SELECT 'designs', unnest(json_keys(unknown_fields)) FROM designs
     UNION ALL SELECT 'samples', unnest(json_keys(unknown_fields)) FROM samples
 )
 GROUP BY ALL;

@@ -3,6 +3,11 @@
 -- Every sealed prediction beside what was measured. It is scored if its file has the hash of its name,
 -- if the run began after it was sealed, and if the run is done. Dates are UTC with equal formats.
 CREATE VIEW forecast_scores AS
+-- baseline: What the plain guess is; empty without one.
+-- measured: What the run has shown, in the unit of the quantity.
+-- started: When the first attempt of the run began: UTC, ISO 8601; null if none has.
+-- state: scored, or why not: changed of a file whose hash differs, begun of a run that began before
+--   the seal, not predicted, waiting, or failed of a run without the quantity.
 WITH begun AS (SELECT run, min(started) AS started FROM attempts GROUP BY run),
 peaks AS (
     SELECT run, max(peak_memory_bytes) AS bytes FROM updates WHERE surviving GROUP BY run

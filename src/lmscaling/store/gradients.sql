@@ -5,6 +5,11 @@
 -- norms alone (McCandlish et al. 2018, arXiv:1812.06162, appendix A.1). The noise scale is the ratio of
 -- their averages: the average of ratios is biased.
 CREATE VIEW gradient_noise AS
+-- noise: Estimate of the trace of the covariance of the gradient, times tokens, of this update
+--   alone.
+-- signal: Estimate of the squared norm of the true gradient, of this update alone: it may be
+--   negative.
+-- update: The update, from 1, that this gradient has changed the weights at.
 SELECT
     run, s.name, s.attention, s.size, s.context, s.seed, s.lr_scale, s.lr, s.params, s.status,
     s.update_tokens, g.small_tokens, g.update, g.tokens,

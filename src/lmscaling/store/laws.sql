@@ -3,6 +3,12 @@
 -- The losses along each run that a law may use: every validation of the cells in `final`, which has no
 -- failed run, and the curves of published runs. `spent` counts what the budget counts: hours, else updates.
 CREATE VIEW law_curves AS
+-- budget: What the run may spend, in unit.
+-- loss: Mean cross-entropy, nats per token; see split where there is one.
+-- params_positions: Parameters of learned positions; they depend on the context.
+-- spent: What was spent until here, in unit.
+-- unit: What the budget counts: hours, or updates.
+-- updates: Updates done; of a mean over several, their geometric mean.
 WITH points AS (
     SELECT run, "update" AS updates, tokens, hours, val_loss AS loss
     FROM validation WHERE run IN (SELECT run FROM final)
@@ -31,12 +37,19 @@ FROM points p JOIN budgets b USING (run);
 -- is `unknown`, pass shares as trunks do. A run that is over but spent less than its budget ends at
 -- share 1, too, with its own `spent`; one whose rate should still have decayed has no end.
 CREATE VIEW law_points AS
-WITH steps AS (
+-- budget: What the run may spend until its share, in unit.
+-- loss: Mean cross-entropy, nats per token, between validations on a straight line in ln spent.
+-- schedule: decayed at the end of a branch or of a run whose rate decays, constant where a trunk
+--   passes a share, unknown of published runs.
+-- trunk: Run that a branch starts from; of a trunk its own run.
+-- updates: Updates done; of a mean over several, their geometric mean.
+WITH along AS MATERIALIZED (FROM law_curves),
+steps AS (
     SELECT
         *, lag(loss) OVER way AS loss_before, lag(spent) OVER way AS spent_before,
         lag(updates) OVER way AS updates_before, lag(hours) OVER way AS hours_before,
         lead(run) OVER way IS NULL AS is_last
-    FROM law_curves
+    FROM along
     WINDOW way AS (PARTITION BY run ORDER BY spent, updates)
 ),
 passed AS (
@@ -66,7 +79,7 @@ decayed AS (
         CASE WHEN unit = 'hours' THEN e.hours ELSE e."update" END AS spent
     FROM endpoints e JOIN (
         SELECT DISTINCT ON (run) * EXCLUDE (run, updates, tokens, hours, flops, loss, spent)
-        FROM law_curves
+        FROM along
     ) t USING (trunk)
 )
 SELECT
@@ -83,3 +96,12 @@ FROM (
     UNION ALL BY NAME
     SELECT * REPLACE (share * budget AS budget, 'decayed' AS schedule) FROM decayed
 );
+
+-- What figures of laws draw: our runs, or published ones where none of ours is measured. Laws of both
+-- would cover each other in a figure; the tables list both.
+CREATE VIEW drawn_points AS
+FROM law_points QUALIFY source = min(source) OVER ();
+
+-- The same of the losses that a multiplier compares.
+CREATE VIEW drawn_curves AS
+FROM law_curves WHERE schedule IN ('constant', 'unknown') QUALIFY source = min(source) OVER ();

@@ -27,7 +27,12 @@ SELECT
     ) AS keeps_to
 FROM begun;
 
-CREATE TABLE attempts AS FROM batch_attempts;
+CREATE TABLE attempts AS
+-- keeps_to: Last update that survives: a later attempt that continued after it has lost what came
+--   later; null if all survive.
+-- start_update: Updates already done when the attempt began; without a header, those before its
+--   first update that is known.
+FROM batch_attempts;
 
 CREATE TEMP VIEW batch_headers AS
 SELECT run, attempt, COLUMNS(lambda c: list_contains(getvariable('header_columns'), c) AND c NOT IN ('run', 'attempt'))
@@ -42,7 +47,9 @@ FROM (
     FROM whole_lines WHERE record = 'update'
 ) u LEFT JOIN attempts USING (run, attempt);
 
-CREATE TABLE updates AS FROM batch_updates;
+CREATE TABLE updates AS
+-- surviving: False if a later attempt trained this update again.
+FROM batch_updates;
 
 CREATE TEMP VIEW batch_gradients AS
 SELECT g.*, update <= coalesce(keeps_to, update) AS surviving
@@ -51,7 +58,9 @@ FROM (
     FROM whole_lines WHERE record = 'gradients'
 ) g LEFT JOIN attempts USING (run, attempt);
 
-CREATE TABLE gradients AS FROM batch_gradients;
+CREATE TABLE gradients AS
+-- surviving: False if a later attempt trained this update again.
+FROM batch_gradients;
 
 CREATE TEMP VIEW batch_validations AS
 SELECT v.*, update <= coalesce(keeps_to, update) AS surviving
@@ -60,7 +69,9 @@ FROM (
     FROM whole_lines WHERE record = 'validation'
 ) v LEFT JOIN attempts USING (run, attempt);
 
-CREATE TABLE validations AS FROM batch_validations;
+CREATE TABLE validations AS
+-- surviving: False if a later attempt trained this update again.
+FROM batch_validations;
 
 -- What the logs of each run say as a whole.
 CREATE TEMP VIEW batch_logged AS

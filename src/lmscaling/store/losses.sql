@@ -4,6 +4,11 @@
 -- is the same loss per UTF-8 byte, by the mean over all validation text, so that tokenizers can be
 -- compared. It is NULL of runs whose shards have no sidecar, which counts the bytes.
 CREATE VIEW validation AS
+-- bits_per_byte: The same validation loss in bits per UTF-8 byte of the text, by which tokenizers
+--   can be compared; null where the shards have no sidecar.
+-- flops: FLOPs spent until here, counted: tokens x flops_per_token.
+-- hours: Hours of productive time.
+-- update: Updates done.
 SELECT
     run, s.name, s.attention, s.size, s.context, s.seed, s.lr_scale, s.lr, s.params, s.status,
     v.update, v.tokens, v.train_seconds / 3600 AS hours, v.tokens * s.flops_per_token AS flops,
@@ -13,6 +18,8 @@ WHERE v.surviving AND v.val_loss IS NOT NULL;
 
 -- Every surviving update of the study's cells.
 CREATE VIEW training AS
+-- flops: FLOPs spent until here, counted: tokens x flops_per_token.
+-- hours: Hours of productive time.
 SELECT
     run, s.name, s.attention, s.size, s.context, s.seed, s.lr_scale, s.lr, s.params, s.status,
     u.update, u.tokens, u.train_seconds / 3600 AS hours, u.tokens * s.flops_per_token AS flops,
@@ -30,6 +37,12 @@ QUALIFY row_number() OVER (PARTITION BY run ORDER BY update DESC) = 1;
 -- and ranks over seeds stay defined; that of an unfinished one is NULL. `n_ok` of `n_started` runs of
 -- the same cell, which differ in their seed only.
 CREATE VIEW outcomes AS
+-- loss: Last loss, nats per token: infinite of a failed run, so that medians and ranks count it;
+--   null of an unfinished one.
+-- n_ok: Those of them that have ended and have not failed.
+-- n_started: Runs of the cell that have begun; they differ in their seed only.
+-- outcome: failed if the run diverged or exploded, ok if it spent its budget or its text, else
+--   unfinished.
 WITH ends AS (
     SELECT run, arg_max(val_loss, "update") AS val_loss
     FROM validations WHERE surviving AND val_loss IS NOT NULL GROUP BY run
@@ -56,7 +69,9 @@ FROM begun
 WINDOW cell AS (PARTITION BY source, attention, size, context, lr_scale, branch);
 
 -- Of each cell and seed the run at the best learning rate; a failed run only where all rates failed.
-CREATE VIEW chosen AS
+-- It is a table for the same reason as `every`.
+CREATE TABLE chosen AS
+-- has_failed: Whether the run diverged or exploded.
 SELECT run, s.status IN ('diverged', 'exploded') AS has_failed
 FROM status s LEFT JOIN (SELECT run, val_loss FROM last_validation) USING (run)
 WHERE has_failed OR val_loss IS NOT NULL
@@ -67,6 +82,9 @@ QUALIFY row_number() OVER (
 -- The last loss of each cell, where several learning rates were tried that of the best, and of each
 -- published run. Failed runs have none: `outcomes` counts them.
 CREATE VIEW final AS
+-- loss: Mean cross-entropy, nats per token; see split where there is one.
+-- split: Tokens that the loss was measured on: validation, or train for published runs.
+-- update: Updates done.
 SELECT 'measured' AS source, *, 'validation' AS split, val_loss AS loss FROM last_validation
 WHERE run IN (SELECT run FROM chosen WHERE NOT has_failed)
 UNION ALL BY NAME
@@ -81,6 +99,10 @@ FROM known WHERE source = 'published' AND final_train_loss IS NOT NULL;
 -- place the median of the five points around it is shown, if it lies 0.05 nats above that and above the
 -- points before, and those after it do not. `spike` is the highest loss of a spike in the interval.
 CREATE VIEW curves AS
+-- loss: Mean training loss without spikes, nats per token.
+-- spike: Nats of the highest spike in the interval, or of a published point that is one; null
+--   without one.
+-- updates: Updates done; of a mean over several, their geometric mean.
 WITH binned AS (
     SELECT
         t.*, s.update IS NOT NULL AS is_spike,
@@ -118,16 +140,29 @@ FROM published;
 
 -- Loss of the final weights by position, one row per bin.
 CREATE VIEW by_position AS
+-- dataset: Row under datasets: whose validation text was used.
+-- eval_context: Tokens of the windows into which the text was cut.
+-- position: Middle of the bin on a logarithmic scale, in tokens that the model was given.
+-- tokens: Targets in the bin; their sum over the bins of an axis is the same at every context.
 SELECT
     run, s.name, s.attention, s.size, s.context, s.seed, s.params, s.status,
     e.dataset, e.context AS eval_context, e.axis, e."start", e.stop,
     sqrt((e."start" + 1) * e.stop) AS position, e.tokens, e.loss, e.loss_se
 FROM evaluations e JOIN status s USING (run);
 
+-- The same counted in a sample of a text, own_context.csv.
+CREATE TABLE own_context_samples AS
+-- before: Tokens of its own document before a token.
+-- dataset: Row under datasets: whose validation text was used.
+-- documents: Documents of the sample; null if counted on the text of an evaluation.
+-- share: Share of the tokens with at least so many before them, 0 to 1.
+FROM read_csv(getvariable('own_context_samples'));
+
 -- Share of the tokens of a dataset with at least so many tokens of their own document `before` them,
 -- at powers of two up to the first that none has. It is counted on the text of the evaluation with
--- most targets; for C4 without one, it is that of a sample (own_context.csv) of so many `documents`.
+-- most targets; for C4 without one, it is that of a sample of so many `documents`.
 CREATE VIEW own_context AS
+-- dataset: Row under datasets: whose validation text was used.
 WITH bins AS (
     SELECT dataset, run, context, "start", stop, sum(tokens) AS tokens
     FROM evaluations WHERE axis = 'document' GROUP BY ALL
@@ -153,6 +188,10 @@ WHERE dataset IN (SELECT dataset FROM cells WHERE encoding = 'gpt2')
 -- One row per branch that ended decayed: the trunk's axes, what its complete trajectory spent, the
 -- part of the trunk included, and for comparison the validation of the trunk that is nearest in time.
 CREATE VIEW endpoints AS
+-- share: Share of the budget at which the row ends, 0 to 1.
+-- trunk: Run that the branch starts from.
+-- trunk_hours: Hours at which the trunk had that loss.
+-- trunk_val_loss: Validation loss of the trunk nearest in time, nats per token.
 WITH ends AS (
     SELECT
         b.* EXCLUDE (updates, tokens, train_seconds),
@@ -170,6 +209,14 @@ QUALIFY row_number() OVER (PARTITION BY e.run ORDER BY abs(t.hours - e.hours), t
 
 -- How stable each run with updates was: its spikes (spikes.py) and its losses that are not finite.
 CREATE VIEW stability AS
+-- compared_share: Share of the updates whose spikes were judged by the difference from at least
+--   three other runs of the same text at the same update; the others were judged by the losses of
+--   the run itself.
+-- highest_spike: Nats of the highest spike; null without one.
+-- median_recovery: Updates until an upset was over; of two in the middle the lower.
+-- nonfinite_losses: Training losses that are infinite or NaN.
+-- spikes: Number of spikes of the training loss.
+-- spikes_per_10000_updates: Spikes in 10,000 updates.
 SELECT
     run, coalesce(spikes, 0) AS spikes,
     10000 * coalesce(spikes, 0) / updates AS spikes_per_10000_updates,
@@ -190,6 +237,9 @@ LEFT JOIN (
 -- The spikes of each run of `chosen` and of each published run. Those of ours are single updates,
 -- published ones means over 100 updates, so rates of the two sources are not comparable.
 CREATE VIEW spike_rates AS
+-- highest_spike: Nats of the highest spike; null without one.
+-- spikes: Number of spikes of the training loss.
+-- updates: Updates done; of a mean over several, their geometric mean.
 SELECT
     k.source, run, k.attention, k.size, k.params, k.context, k.seed, k.updates,
     coalesce(r.spikes, s.spikes) AS spikes,

@@ -13,6 +13,11 @@ concat_ws(', ', environment ->> 'device', 'Python ' || (environment ->> 'python'
 
 -- One row per point of the speed study, ours and published.
 CREATE TABLE measurements AS
+-- driver_version: Version of the NVIDIA driver; null without one.
+-- peak_flops: FLOP/s that the device can do at most, by its data sheet.
+-- setup: Device and versions. Times of two setups are never compared.
+-- source: measured, or published for runs and times of others.
+-- unknown_fields: Fields that this version does not know.
 SELECT
     'measured' AS source,
     * EXCLUDE (environment, format),
@@ -23,10 +28,11 @@ FROM measurement_rows;
 
 -- One row per layer of a trained model and way to compute its attention.
 CREATE TABLE numerics AS
+-- setup: Device and versions. Times of two setups are never compared.
+-- unknown_fields: Fields that this version does not know.
 SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM numerics_rows;
 
--- One row per proposal of `lmscaling design`.
-CREATE TABLE designs AS SELECT * EXCLUDE (format) FROM design_rows;
-
 -- One row per run that has drawn images.
-CREATE TABLE samples AS FROM sample_rows;
+CREATE TABLE samples AS
+-- unknown_fields: Fields that this version does not know.
+FROM sample_rows;

@@ -1,6 +1,23 @@
 -- One row per run that has left anything: its record, the columns of class `Run`, if it is over, else
 -- what its log says.
 CREATE TABLE runs AS
+-- compared_updates: Updates whose spikes were judged by the difference from other runs of the same
+--   text; null without updates.
+-- damaged_lines: Lines of logs and evaluations that are no complete record, or that contradict
+--   another line.
+-- final_train_loss: Mean training loss of the last updates of a published run, nats per token; null
+--   of our runs.
+-- highest_spike: Nats of the highest spike of a published run.
+-- in_study: Whether the study still has the cell.
+-- lines: Lines of the logs.
+-- most_rise: Nats that the loss of a run may rise: 0.1, or six standard deviations of seeds if that
+--   is more, from those of its size and context, else of the study.
+-- rise: Nats of the median loss of the last twentieth of the run above the lowest such median, of
+--   the training or the validation loss, whichever rose less; null without either.
+-- source: measured, or published for runs and times of others.
+-- spikes: Spikes of a published run; those of our runs are in the table spikes.
+-- superseded_rows: Updates that a later attempt trained again.
+-- unknown_fields: Fields that this version does not know.
 WITH first AS (SELECT * FROM headers QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt) = 1),
 last AS (SELECT * FROM attempts QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt DESC) = 1),
 -- How far the validation loss has risen for good: as `rise` in stability.py does of training losses,

@@ -6,6 +6,10 @@ SELECT * FROM every WHERE task IS NOT NULL;
 
 -- Every surviving validation of the cells of tasks. `bits` is the loss in bits per target.
 CREATE VIEW task_validations AS
+-- bits: The validation loss in bits per target.
+-- epoch: Pass over the training data, from 1.
+-- train_seconds: Seconds of productive time, see updates.
+-- update: Updates done.
 SELECT
     run, t.name, t.task, t.kind, t.dataset, t.attention, t.baseline, t.size, t.context, t.seed,
     t.lr_scale, t.d_model, t.n_layer, t.params, t.state_bytes, t.status, t.place,
@@ -15,6 +19,12 @@ WHERE v.surviving;
 
 -- The same by group of targets, as the numbers of pairs of recall: `pairs` is NULL of other groups.
 CREATE VIEW task_groups AS
+-- accuracy: Share of the targets of the group that the model predicts; they are those of the last
+--   validation.
+-- group: Group of targets: of recall the number of pairs of their sequence.
+-- loss: Mean cross-entropy, nats per token; see split where there is one.
+-- pairs: Key-value pairs of the sequence; null of other tasks than recall.
+-- targets: Number of targets in the group.
 SELECT
     * EXCLUDE (groups),
     try_cast("group" AS BIGINT) AS pairs,
@@ -26,6 +36,7 @@ FROM (SELECT *, unnest(json_keys(groups)) AS "group" FROM task_validations WHERE
 -- Of each task, attention, size and context the factor of the learning rate whose runs end best, by the
 -- mean over seeds. A run that failed counts as infinite, one that has not ended not at all.
 CREATE VIEW task_rates AS
+-- seeds: Runs of which the row is the mean.
 SELECT task, attention, size, context, lr_scale, count(*) AS seeds
 FROM (
     SELECT
@@ -50,6 +61,10 @@ QUALIFY row_number() OVER (
 -- recalls the fewest pairs less than twice as often as by guessing one of the values of its sequence;
 -- of two or three pairs, less often than halfway between guessing and always.
 CREATE VIEW task_scores AS
+-- learned: False if the run recalls the fewest pairs less than twice as often as by guessing, or of
+--   up to three pairs less often than halfway between guessing and always.
+-- measure: What the score is: accuracy, bits, or loss in nats.
+-- score: Accuracy of the hardest group, bits per pixel, or loss in nats.
 WITH ended AS (
     SELECT * FROM task_validations SEMI JOIN task_rates USING (task, attention, size, context, lr_scale)
     WHERE status IN ('done', 'out_of_tokens')

@@ -8,65 +8,51 @@ Source: Haegele et al. 2024 (arXiv:2405.18392), a cooldown of a fifth of the run
 """
 
 import math
+from functools import partial
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from lmscaling.config.budget import parse_budget
-from lmscaling.config.cell import Cell
+from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.config.schedule import BRANCH_AT, Decay
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.train import checkpoint
-from lmscaling.train.ledger import Ledger
+from lmscaling.train.data import Text
 
 
 class NoTrunk(Exception):
     """The trunk left no checkpoint for this branch: a result of the run, not an error."""
 
 
-def trunk_checkpoint(
-    cell: Cell, expected: checkpoint.Expected, scratch: Path, record: Path
-) -> checkpoint.Checkpoint:
-    """The trunk's checkpoint that a branch starts from.
-
-    Args:
-        cell: The branch.
-        expected: What a checkpoint of the branch must belong to.
-        scratch: Scratch folder of the branch; that of the trunk is beside it.
-        record: ``run.json`` of the branch; the trunk's folder is beside its folder.
+def trunk_checkpoint(text: Text, scratch: Path, record: Path) -> checkpoint.Checkpoint:
+    """The trunk's checkpoint that a branch with this text, scratch folder and ``run.json`` starts
+    from; both folders of the trunk are beside those of the branch.
 
     Raises:
         NoTrunk: The trunk ended too early, or kept no checkpoint for this branch.
         UserError: The checkpoint is damaged.
     """
+    cell = text.cell
     assert cell.branch
-    path = checkpoint.branch_path(scratch.with_name(cell.trunk), cell.branch)
-    of_trunk = checkpoint.Expected(cell.trunk, expected.update_tokens, expected.go_on)
+    path = scratch.with_name(cell.trunk) / branch_checkpoint(cell.branch)
     if not path.is_file():
-        raise NoTrunk(_why_not(cell, path, record.parent.with_name(cell.trunk) / "run.json"))
+        ended = read_json(record.parent.with_name(cell.trunk) / "run.json", "run record")
+        fraction = parse_budget(cell.budget).fraction(
+            updates=ended["updates"], tokens=ended["tokens"], seconds=ended["train_seconds"]
+        )
+        if fraction < BRANCH_AT * cell.branch:
+            raise NoTrunk(f"the trunk ended as {ended['status']} at {fraction:.1%} of the budget")
+        raise NoTrunk(
+            f"{path.name} does not exist: the branch was added to the study after its trunk had "
+            "passed that share of the budget, or the file was deleted"
+        )
     try:
-        return checkpoint.read(path, of_trunk)
-    except (SafetensorError, ValueError, OSError) as error:
+        return checkpoint.load(path, partial(text.check, run=cell.trunk))
+    except checkpoint.UNUSABLE as error:
         raise UserError(
             f"checkpoint {path} cannot be used: {error}; "
             f"to train its run again, type lmscaling reset {cell.trunk}"
         ) from None
-
-
-def _why_not(cell: Cell, path: Path, trunk: Path) -> str:
-    """Why the trunk has no checkpoint for a branch."""
-    assert cell.branch
-    record = read_json(trunk, "run record")
-    fraction = parse_budget(cell.budget).fraction(
-        updates=record["updates"], tokens=record["tokens"], seconds=record["train_seconds"]
-    )
-    if fraction < BRANCH_AT * cell.branch:
-        return f"the trunk ended as {record['status']} at {fraction:.1%} of the budget"
-    return (
-        f"{path.name} does not exist: the branch was added to the study after its trunk had "
-        "passed that share of the budget, or the file was deleted"
-    )
 
 
 def decay(cell: Cell, trunk: checkpoint.Progress) -> Decay:
@@ -83,12 +69,3 @@ def decay(cell: Cell, trunk: checkpoint.Progress) -> Decay:
     # The trunk's rate is constant after the warm-up, so it does not depend on what is spent.
     peak = cell.rates.rate(trunk.update, spent=0.0)
     return Decay(peak=peak, start=trunk.update, end=max(end, trunk.update + 1))
-
-
-def fixed_end(ledger: Ledger, progress: checkpoint.Progress, end: int) -> int:
-    """The branch's last update: the first attempt records ``end``, later ones read it."""
-    recorded = ledger.branch_end()
-    if recorded is None:
-        ledger.write("branch", progress.update, progress.train_seconds, end=end)
-        return end
-    return recorded

@@ -6,13 +6,19 @@ other is added, so its norm costs one pass over the gradient. All of it is part 
 counts as productive time.
 """
 
-from collections.abc import Iterable
+# Hooks of callbacks that know which module they belong to.
+# pyright: reportIncompatibleMethodOverride=false
+
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor, distributed, nn, optim
 
 from lmscaling.model.gpt import GPT
 from lmscaling.records.run import Gradients, finite
+from lmscaling.train.journal import Journal
+from lmscaling.train.module import Training
 
 EVERY = 10
 """Updates from one measurement to the next. Norms then cost 0.3 % of the CPU time of training the
@@ -22,56 +28,74 @@ DIGITS = 5
 """Significant digits of a norm in the log; those of float32 are 7."""
 
 
-class Norms:
-    """The norms of one update, on the device until they are written.
+class Norms(Callback):
+    """Measures norms on every rank; rank 0 writes them into ``journal``, a callback before this."""
 
-    Args:
-        model: The model; its weights are those before the update.
-        small_tokens: Tokens of the first micro-batch of each device; None if it is all of the
-            update.
-    """
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.journal = journal
+        self._measures = False
+        self._row: dict[str, Any] = {}
 
-    def __init__(self, model: GPT, small_tokens: int | None) -> None:
-        self.small_tokens = small_tokens
-        self.small_squared: Tensor | None = None
-        """Squared norm of the gradient of the first micro-batches, mean over devices."""
-        self._layers = [list(_trainable(parts)) for parts in _parts(model)]
-        self._weights = torch.stack([_norm(layer) for layer in self._layers])
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: Training, batch: Tensor, *_: object
+    ) -> None:
+        """Measure the weights, if the norms of this update are due."""
+        self._measures = (trainer.global_step + 1) % EVERY == 0
+        micro_batch_tokens = pl_module.micro_batch * pl_module.cell.context
+        micro_batches = batch.shape[1] // micro_batch_tokens
+        # A device's only micro-batch is measured before it is averaged over the devices.
+        pl_module.averages_late = self._measures and micro_batches == 1 < trainer.world_size
+        if self._measures:
+            is_whole = micro_batches * trainer.world_size == 1
+            self._row = {
+                "small_tokens": None if is_whole else micro_batch_tokens,
+                "small_grad_norm": None,
+                "layer_weight_norms": _norms(pl_module.model, of_gradients=False),
+            }
 
-    def gradient(self) -> Tensor:
-        """Norm of the gradient as it is now."""
-        return _norm(p.grad for layer in self._layers for p in layer)
+    def on_after_backward(self, trainer: Trainer, pl_module: Training) -> None:
+        """Measure the gradient of the first micro-batch."""
+        row = self._row
+        if self._measures and row["small_tokens"] and row["small_grad_norm"] is None:
+            gradients = [p.grad for p in pl_module.model.parameters() if p.grad is not None]
+            squared = (nn.utils.get_total_norm(gradients) * pl_module.parts[0]).square()
+            if trainer.world_size > 1:
+                distributed.all_reduce(squared)
+            row["small_grad_norm"] = (squared / trainer.world_size).sqrt()
 
-    def measure_layers(self) -> None:
-        """Keep the norms of the gradient of each layer, before it is clipped."""
-        self._gradients = torch.stack([_norm(p.grad for p in layer) for layer in self._layers])
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: Training, optimizer: optim.Optimizer
+    ) -> None:
+        """Measure the gradient of each layer, before it is clipped."""
+        if self._measures:
+            self._row["layer_grad_norms"] = _norms(pl_module.model, of_gradients=True)
 
-    def row(self, attempt: int, update: int, tokens: int) -> Gradients:
-        """The line of the log."""
-        small = None if self.small_squared is None else float(self.small_squared.sqrt())
-        return Gradients(
-            attempt=attempt,
-            update=update,
-            tokens=tokens,
-            small_tokens=self.small_tokens,
-            small_grad_norm=None if small is None else _rounded(small),
-            layer_grad_norms=list(map(_rounded, self._gradients.tolist())),
-            layer_weight_norms=list(map(_rounded, self._weights.tolist())),
-        )
-
-
-def _parts(model: GPT) -> list[list[nn.Module | None]]:
-    """Embeddings, each block, final norm. A token shift is as long as a norm and left out."""
-    return [[model.wte, model.wpe], *([block] for block in model.blocks), [model.norm]]
-
-
-def _trainable(parts: Iterable[nn.Module | None]) -> Iterable[nn.Parameter]:
-    return (p for part in parts if part for p in part.parameters() if p.requires_grad)
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Training, *_: Any) -> None:
+        """Write the norms."""
+        if self._measures and self.journal:
+            attempt, update = self.journal.attempt, trainer.global_step
+            tokens = update * pl_module.cell.update_tokens
+            row = {name: _rounded(value) for name, value in self._row.items()}
+            self.journal.write(Gradients(attempt=attempt, update=update, tokens=tokens, **row))
 
 
-def _norm(tensors: Iterable[Tensor | None]) -> Tensor:
-    return nn.utils.get_total_norm([t for t in tensors if t is not None])
+@torch.no_grad()
+def _norms(model: GPT, of_gradients: bool) -> Tensor:
+    """Norms of the embeddings, each block, and the final norm. A token shift is as long as a norm
+    and left out."""
+    layers = [[model.wte, model.wpe], *([block] for block in model.blocks), [model.norm]]
+    norms = []
+    for layer in layers:
+        trained = [p for part in layer if part for p in part.parameters() if p.requires_grad]
+        tensors = [p.grad if of_gradients else p for p in trained]
+        norms.append(nn.utils.get_total_norm([t for t in tensors if t is not None]))
+    return torch.stack(norms)
 
 
-def _rounded(value: float) -> float | None:
-    return finite(float(f"{value:.{DIGITS}g}"))
+def _rounded(value: Any) -> Any:
+    """A tensor as numbers of a row; other values as they are."""
+    if isinstance(value, Tensor):
+        return _rounded(value.tolist())
+    if isinstance(value, list):
+        return list(map(_rounded, value))
+    return finite(float(f"{value:.{DIGITS}g}")) if isinstance(value, float) else value

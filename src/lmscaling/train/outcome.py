@@ -1,64 +1,80 @@
-"""What the header, the end and the record of a run say."""
+"""What an attempt says about itself, and what a run leaves: a log and a record.
 
+Until a run has ended, its log is one file per attempt. ``publish`` joins them, byte for byte, into
+``runs/<run>/log.jsonl`` and then writes ``run.json``.
+"""
+
+import hashlib
 import json
+import sys
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmscaling.config import code
-from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
+from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.config.types import dump
 from lmscaling.data import shards
+from lmscaling.files import replacing, write_record
 from lmscaling.model import gpt
-from lmscaling.records.run import End, Run
-from lmscaling.runtime import environment, frozen
-from lmscaling.train.ledger import Ledger
-from lmscaling.train.log import attempts
-from lmscaling.train.loop import Loop
-from lmscaling.train.module import Training
+from lmscaling.records import finished, ledger, schema
+from lmscaling.records.run import CONCLUSIVE, End, Run, line
+from lmscaling.runtime import commit, environment, planned
+
+if TYPE_CHECKING:  # Lightning is loaded later, see run.py
+    from lmscaling.train.budget import Budget
+    from lmscaling.train.data import Text
+    from lmscaling.train.module import Training
 
 
-def end_row(attempt: int, update: int, status: str, message: str) -> End:
-    now = environment.now()
-    return End(attempt=attempt, update=update, status=status, message=message, ended=now)
-
-
-def description(module: Training, calibration: Calibration, scratch: Path) -> dict[str, Any]:
+def description(
+    module: "Training", text: "Text", calibration: Calibration, scratch: Path
+) -> dict[str, Any]:
     """The fields that the header of an attempt and the record of its run share.
 
     The source of the attention is kept in ``code/`` of the study.
     """
-    cell, validation = module.cell, module.validation_stream
-    files = code.attention_files(cell)
+    cell, validation = module.cell, text.validation
+    here = environment.describe(cell.gpus)
+    files, lengths, flops = code.attention_files(cell), text.lengths(), module.model.flops_per_token
+    packages = code.packages(files, cell.gpus)
     return {
         "run": cell.run,
         "cell": dump(cell),
         "started": environment.now(),
-        "environment": environment.describe(cell.gpus),
+        "environment": here | {"versions": here["versions"] | packages},
         "calibration": dump(calibration),
         "params": module.model.params,
         "params_total": module.model.params_total,
-        "flops_per_token": module.flops_per_token(),
+        "flops_per_token": flops() if lengths is None else flops(lengths),
         "state_bytes": module.model.state_bytes(cell.gpus),
         **shards.origin(validation.folder, validation.shards)._asdict(),
         "remarks": "; ".join(gpt.remarks(cell)),
-        "code": code.keep(files, scratch.absolute().parents[1] / "code"),
-        "code_differs": frozen.differ(files),
+        "code": code.keep(files, scratch.absolute().parents[1] / "code", packages),
+        "code_differs": commit.differ(files),
     }
 
 
+def attempts(scratch: Path) -> list[Path]:
+    """The logs of the attempts of a run, in order."""
+    return sorted(scratch.glob("attempt-*.jsonl"), key=lambda path: (len(path.name), path.name))
+
+
+def end_row(attempt: int, update: int, status: str, message: str) -> End:
+    """The last line of an attempt."""
+    now = environment.now()
+    return End(attempt=attempt, update=update, status=status, message=message, ended=now)
+
+
 def run_record(
-    module: Training,
-    loop: Loop,
-    book: Ledger,
-    end: End,
-    description: dict[str, Any],
+    text: "Text", budget: "Budget", scratch: Path, end: End, description: dict[str, Any]
 ) -> Run:
     """The record of a run that has ended."""
-    cell, account = module.cell, book.account()
-    budget = parse_budget(cell.budget)
-    shard, identity = module.reached()
-    shared: dict[str, Any] = description | {"code": "+".join(_codes(book.path.parent))}
+    cell, spent = budget.cell, ledger.account(ledger.entries(scratch / ledger.NAME))
+    shard, identity = text.reached(end.update)
+    shared: dict[str, Any] = description | {"code": _codes(scratch)}
     return Run(
         name=cell.name,
         status=end.status,
@@ -66,25 +82,79 @@ def run_record(
         attempts=end.attempt,
         updates=end.update,
         tokens=end.update * cell.update_tokens,
-        train_seconds=loop.clock.seconds,
-        attempt_seconds=account.attempt_seconds,
-        lost_seconds=account.lost_seconds,
-        gpu_hours=account.attempt_seconds * cell.gpus / 3600,
+        train_seconds=budget.seconds,
+        attempt_seconds=spent.attempt_seconds,
+        lost_seconds=spent.lost_seconds,
+        gpu_hours=spent.attempt_seconds * cell.gpus / 3600,
         data={"folder": cell.data.folder, "shard": shard, "id": identity},
         ended=end.ended,
-        budget_amount=budget.amount,
-        budget_unit=budget.unit,
-        kernels=module.kernels,
-        last_val_loss=loop.val_loss,
+        budget_amount=budget.budget.amount,
+        budget_unit=budget.budget.unit,
         **shared,
     )
 
 
-def _codes(scratch: Path) -> list[str]:
-    """Fingerprints of the attempts that have trained the weights of a run."""
-    headers: list[dict[str, Any]] = []
+def _codes(scratch: Path) -> str:
+    """Fingerprints of the attempts that have trained the weights of a run.
+
+    A kill or a full disk may have left a log without its header; such an attempt trained nothing.
+    """
+    codes: list[str] = []
     for path in attempts(scratch):
-        with path.open() as log:
+        with path.open("rb") as log, suppress(ValueError, KeyError, TypeError):
             header = json.loads(log.readline())
-        headers = [*(headers if header["start_update"] else []), header]
-    return list(dict.fromkeys(header["code"] for header in headers if header.get("code")))
+            codes = [*(codes if header["start_update"] else []), header.get("code", "")]
+    return "+".join(filter(None, dict.fromkeys(codes)))
+
+
+def publish(cell: Cell, scratch: Path, record: Path, run: Run) -> Run:
+    """Join the logs of all attempts into ``log.jsonl`` beside ``record``, then write the record."""
+    digest, lines = hashlib.sha256(), 0
+    with replacing(record.with_name("log.jsonl")) as out:
+        for path in attempts(scratch):
+            data = _whole(path)
+            out.write(data)
+            digest.update(data)
+            lines += data.count(b"\n")
+    run = replace(run, log_sha256=digest.hexdigest(), log_lines=lines)
+    write_record(record, asdict(run))
+    _clear(cell, scratch, run.status)
+    return run
+
+
+def close_last(scratch: Path, end: End) -> None:
+    """Say how the last attempt ended, if it was killed before it could."""
+    path = attempts(scratch)[-1]
+    data = _whole(path)
+    if b'"record": "end"' not in data.rstrip(b"\n").rpartition(b"\n")[2]:
+        path.write_bytes(data + line(end))
+
+
+def _whole(path: Path) -> bytes:
+    """The log of an attempt; a kill may have cut its last line."""
+    data = path.read_bytes()
+    return data + b"\n" if data and not data.endswith(b"\n") else data
+
+
+def _clear(cell: Cell, scratch: Path, status: str) -> None:
+    """Delete what only an unfinished run needs, and the checkpoint from which a branch began."""
+    for pattern in ("attempt-*.jsonl", "checkpoint-*", "rank-*.json", ledger.NAME):
+        for path in scratch.glob(pattern):
+            path.unlink(missing_ok=True)
+    if cell.branch and status in CONCLUSIVE:
+        kept = scratch.with_name(cell.trunk) / branch_checkpoint(cell.branch)
+        kept.unlink(missing_ok=True)
+
+
+def ended(cell: Cell, scratch: Path, record: Path) -> Run | None:
+    """The record of a run that has ended and stays; None if the run is to be trained.
+
+    Raises:
+        UserError: The record is damaged.
+    """
+    if not record.exists() or not (reason := planned.why_kept(record)):
+        return None
+    values = finished.read(record)
+    _clear(cell, scratch, values["status"])  # a kill may have left it
+    print(f"run {values['run']}: {reason}; {record} stays as it is", file=sys.stderr, flush=True)
+    return Run(**schema.read(Run, values, f"run record {record}", "")[0])

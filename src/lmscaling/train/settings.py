@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,50 +14,41 @@ from lmscaling.files import read_json
 from lmscaling.model import gpt
 from lmscaling.plan import estimate
 from lmscaling.runtime import environment
-from lmscaling.train.calibrate import memory_bytes
+
+
+def device_of(cell: Cell) -> torch.device:
+    """Where a cell trains."""
+    return torch.device("cuda" if cell.gpus else "cpu")
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """All memory of a GPU, also that in use; None for the CPU."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
 def read(path: Path, cell: Cell) -> Calibration:
-    """The calibration of a cell, measured on a device like this machine's.
-
-    Raises:
-        UserError: It is missing, or belongs to another cell, another device or another size of
-            update.
-    """
-    again = f"delete {path} and run snakemake again to measure it again"
-    calibration = checked(Calibration, read_json(path, "calibration"), str(path))
-    device = environment.device_name(cell.gpus)
-    if calibration.of != cell.calibration:
-        raise UserError(
-            f"calibration {path} belongs to {calibration.of}; the cell needs {cell.calibration}; "
-            f"{again}"
-        )
-    if calibration.device != device:
-        raise UserError(
-            f"calibration {path} was measured on {calibration.device} and this machine has "
-            f"{device}; {again}, or restrict the jobs to one kind of device"
-        )
-    sequences = estimate.sequences(cell)
-    if sequences % calibration.micro_batch:
-        raise UserError(
-            f"calibration {path} has a micro-batch of {calibration.micro_batch}, which does not "
-            f"divide the {sequences} sequences of an update; {again}"
-        )
-    return calibration
+    """The calibration of a cell; UserError if it is missing, or was measured for another cell, kind
+    of device or size of update."""
+    found = checked(Calibration, read_json(path, "calibration"), str(path))
+    device, sequences = environment.device_name(cell.gpus), estimate.sequences(cell)
+    remedy = f"delete {path} and run snakemake again to measure it again"
+    if found.of != cell.calibration:
+        wrong = f"belongs to {found.of}; the cell needs {cell.calibration}"
+    elif found.device != device:
+        wrong = f"was measured on {found.device} and this machine has {device}"
+        remedy += ", or restrict the jobs to one kind of device"
+    elif sequences % found.micro_batch:
+        wrong = f"has a micro-batch of {found.micro_batch}, which does not divide the {sequences} "
+        wrong += "sequences of an update"
+    else:
+        return found
+    raise UserError(f"calibration {path} {wrong}; {remedy}")
 
 
 def nearest(path: Path, measured_cell: Path, cell: Cell) -> Calibration:
-    """Settings of a cell from the calibration of another one with the same attention: its choice of
-    options, and what its peak says of the memory. Nothing of the cell itself is measured.
+    """The plan's guess, with options and peak of another cell that has the same attention.
 
-    Args:
-        path: ``calibration.json``.
-        measured_cell: ``cell.json`` of a cell that it belongs to.
-        cell: The cell that is trained.
-
-    Raises:
-        UserError: The calibration does not belong to that cell or this machine's device, the
-            attentions differ, or not even one sequence would fit into memory.
+    UserError if the attentions differ, or as of ``read`` and ``guessed``.
     """
     other = checked(Cell, read_json(measured_cell, "cell file"), str(measured_cell))
     if (other.mixers, other.is_masked) != (cell.mixers, cell.is_masked):
@@ -64,36 +56,31 @@ def nearest(path: Path, measured_cell: Path, cell: Cell) -> Calibration:
             f"calibration {path} is of attention {other.attention}; cell {cell.name} needs one of "
             f"{cell.attention}, with documents: {cell.documents}; run snakemake again"
         )
-    calibration = read(path, other)
-    scale = estimate.memory_scale(other, gpt.shape(other), calibration)
-    found = guessed(cell, scale)
-    return replace(found, choice=calibration.choice, nearest=calibration.of)
+    measured = read(path, other)
+    found = guessed(cell, estimate.memory_scale(other, gpt.shape(other), measured))
+    return replace(found, choice=measured.choice, nearest=measured.of)
 
 
-def guessed(cell: Cell, memory_scale: float = 1.0) -> Calibration:
-    """The plan's guess for this machine's device; nothing is measured.
-
-    Args:
-        cell: The cell.
-        memory_scale: As in ``estimate.memory_bytes``.
-
-    Raises:
-        UserError: Not even one sequence would fit into memory.
-    """
-    device = torch.device("cuda" if cell.gpus else "cpu")
-    shape, memory = gpt.shape(cell), memory_bytes(device)
-    layout = estimate.guess(cell, shape.params_total, memory, shape.kinds, memory_scale)
+def guessed(cell: Cell, scale: float = 1.0) -> Calibration:
+    """The plan's guess for this machine's device, with ``scale`` as in ``estimate.memory_bytes``;
+    UserError if not even one sequence would fit into memory."""
+    shape, memory = gpt.shape(cell), memory_bytes(device_of(cell))
+    layout = estimate.guess(cell, shape.params_total, memory, shape.kinds, scale)
     if layout is None:
-        raise UserError(
-            f"cell {cell.name}: one sequence does not fit into the device's memory; write a "
-            "smaller context or size, or skip the cell"
-        )
-    return Calibration(
-        of=cell.calibration,
-        device=environment.device_name(cell.gpus),
-        versions=environment.versions(),
-        measured=False,
-        micro_batch=layout.micro_batch,
-        recompute=layout.recompute,
-        compiled=bool(cell.gpus),
+        raise too_large(cell)
+    return made(cell, measured=False, micro_batch=layout.micro_batch, recompute=layout.recompute)
+
+
+def made(cell: Cell, **values: Any) -> Calibration:
+    """A calibration made on this machine; ``values`` are its further fields."""
+    device, versions = environment.device_name(cell.gpus), environment.versions()
+    own = {"of": cell.calibration, "device": device, "versions": versions}
+    return Calibration(**own, compiled=bool(cell.gpus), **values)
+
+
+def too_large(cell: Cell) -> UserError:
+    """Refuses a cell of which no sequence fits into memory."""
+    return UserError(
+        f"cell {cell.name}: not even one sequence with recomputed blocks fits into the memory of "
+        f"{environment.device_name(cell.gpus)}; write a smaller context or size, or skip the cell"
     )

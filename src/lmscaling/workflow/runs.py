@@ -1,183 +1,103 @@
-"""What the rules that train ask: which runs a job trains, what it reads and what it needs.
+"""What the rules that train ask: what a job reads and what it needs."""
 
-A run with a record is a source file: the patterns match only the others, so that no rule can train
-a finished run again.
-"""
-
-import os
-import re
+import json
 import shlex
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
+from lmscaling.errors import UserError, choose
 from lmscaling.plan import calibrations, jobs
 from lmscaling.records import ledger
-from lmscaling.runtime import slurm
-from lmscaling.runtime.slurm_queue import Queue
+from lmscaling.runtime import planned
 
 Wildcards = Any
 """``snakemake.io.Wildcards``: an attribute for each wildcard of a rule."""
 
-TRUNK, BRANCH = r"(?![^/]*-b[\d.e-]+-[^/-]*/)[^/]+", r"[^/]*-b[\d.e-]+-[^/-]+"
-"""Patterns of the folders of trunks and of branches, see ``Cell.run``."""
-
-
-def any_of(names: Iterable[str]) -> str:
-    """A wildcard pattern that matches these names and nothing else."""
-    return "|".join(map(re.escape, names)) or "(?!)"
-
-
-def some_of(pattern: str, pending: Iterable[str], known: Iterable[str]) -> str:
-    """A pattern of those runs of a kind that are pending; it lists the smaller part by its hashes.
-
-    Snakemake edits the text of a pattern for every job: names made it 200 kB long.
-
-    Args:
-        pattern: What all runs of the kind match, and no others. In a path, ``/`` or ``.`` follows.
-        pending: The runs to match.
-        known: All runs of the kind in the study.
-    """
-    known, pending = set(known), set(pending)
-    digests = {run: run.rpartition("-")[2] for run in known}
-    if len(set(digests.values())) < len(known):  # two hashes of 32 bits may be equal
-        digests = {run: run for run in known}
-    wanted, others = (sorted(digests[run] for run in runs) for runs in (pending, known - pending))
-    if not wanted:
-        return "(?!)"
-    if not others:
-        return pattern
-    if len(wanted) <= len(others):
-        return f"(?:[^/]+-)?(?:{any_of(wanted)})"
-    return f"(?!(?:[^/]+-)?(?:{any_of(others)})[/.]){pattern}"
-
-
-def check_of(results: str, cell: Cell) -> list[str]:
-    """The check of the kernels that a cell trains with; none on a CPU."""
-    return [f"{results}/checks/{cell.check}.json"] if cell.gpus else []
+BRANCHES = r"[^/]+-branches-[^/-]+"
+TRUNK = rf"(?!{BRANCHES}\.json)[^/]+"
+"""Patterns of the outputs of the branches of a trunk, and of trunks: ``planned.groups``."""
 
 
 class Runs:
     """Trunks and branches, and the jobs that train them.
 
-    One job trains the branches of a trunk one after another: they are short, and a job for each
-    would be most jobs of a study. The output of the job is the record of its last branch, and the
-    records of the others appear beside it.
+    A job is named like its output: it trains a trunk, or all branches of one.
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        in_job: bool,
-        on_slurm: Callable[[], bool],
-        site_options: str = "",
-        gpu_cores: int = 4,
-        rules: Collection[str] = ("train", "branch"),
+        self, grid: Grid, again: Collection[str] = (), in_job: bool = False, gpu_cores: int = 4
     ) -> None:
         """Plan the runs of a study.
 
         Args:
             grid: The study.
+            again: Runs that are asked for again.
             in_job: Whether this Snakemake runs inside a job of another one.
-            on_slurm: Says whether this Snakemake submits jobs to Slurm; asked when it does.
-            site_options: Options of ``sbatch`` that the profile gives to every job.
             gpu_cores: Cores of a job for each of its GPUs.
-            rules: Names that Snakemake gives to the two rules.
         """
         self.results = grid.results
         self.job_hours = grid.study.job_hours
-        self.node_scratch = grid.study.node_scratch
+        self.loggers = grid.study.loggers
         self.trunks = grid.cells | grid.tasks
-        self.branches = grid.branches
-        self.cells = self.trunks | grid.branches
-        self.in_job = in_job
-        self.on_slurm = on_slurm
-        self.site_options = site_options
-        self.gpu_cores = gpu_cores
-        self.queue = Queue(Path(self.results), rules)
+        self.cells = grid.runs
+        self.groups = planned.groups(self.cells)
+        self.names = {run: name for name, runs in self.groups.items() for run in runs}
+        self.again, self.in_job, self.gpu_cores = again, in_job, gpu_cores
         self.calibrated = calibrations.chosen(grid, self.measured)
         self.is_auto = grid.study.calibrate == calibrations.AUTO
 
     @cached_property
-    def finished(self) -> set[str]:
-        """Folders with a record."""
-        folders = Path(self.results, "runs")
-        names = os.listdir(folders) if folders.is_dir() else []
-        return {name for name in names if (folders / name / "run.json").is_file()}
-
-    @cached_property
-    def pending(self) -> set[str]:
-        """Runs without a record."""
-        return self.cells.keys() - self.finished
+    def ended(self) -> set[str]:
+        """Jobs whose output exists, and none of whose runs is asked for again."""
+        folder = Path(self.results, "runs")
+        found = {path.stem for path in folder.glob("*.json")}
+        return (found & self.groups.keys()) - {self.names.get(run) for run in self.again}
 
     @cached_property
     def measured(self) -> set[str]:
         """Calibrations that exist."""
         return {path.stem for path in Path(self.results, "calibrations").glob("*.json")}
 
-    @cached_property
-    def siblings(self) -> dict[str, list[str]]:
-        """Branches of each trunk, the shortest first."""
-        groups: dict[str, list[str]] = {}
-        for run, cell in sorted(self.branches.items(), key=lambda item: item[1].branch or 0):
-            groups.setdefault(cell.trunk, []).append(run)
-        return groups
+    def group(self, name: str) -> list[Cell]:
+        """The cells that a job trains, one after another.
 
-    @cached_property
-    def representatives(self) -> list[str]:
-        """The branches whose record is the output of a job: of each trunk the last without one."""
-        pending = ([run for run in runs if run in self.pending] for runs in self.siblings.values())
-        return [runs[-1] for runs in pending if runs]
-
-    def represented(self, target: str) -> str:
-        """The output of the job that makes a target: for a pending branch, that of its job."""
-        run = Path(target).parent.name
-        if target != f"{self.results}/runs/{run}/run.json" or run not in self.branches:
-            return target
-        siblings = self.siblings[self.branches[run].trunk]
-        last = [other for other in siblings if other in self.pending and run in self.pending]
-        return f"{self.results}/runs/{last[-1]}/run.json" if last else target
-
-    @property
-    def recorded(self) -> list[str]:
-        """Runs whose records cover those of all: trunks, their last branches, and what is pending.
-
-        The list stays the same when pending branches have been trained, so that nothing runs again.
+        Raises:
+            UserError: The study has no such job.
         """
-        last = [runs[-1] for runs in self.siblings.values()]
-        return list(dict.fromkeys([*self.trunks, *last, *self.representatives]))
+        if name not in self.groups and self.cell(name):
+            raise UserError(
+                f"{name} is trained together with the other branches of its trunk; "
+                f"type {self.output(name)}"
+            )
+        return [self.cells[run] for run in self.groups[name]]
 
-    @property
-    def trunk_pattern(self) -> str:
-        """Trunks that a rule may train; in a job any, for a late one must find its rule."""
-        pending = self.trunks if self.in_job else self.trunks.keys() & self.pending
-        return some_of(TRUNK, pending, self.trunks)
+    def cell(self, run: str) -> Cell:
+        """The cell of a run.
 
-    @property
-    def branch_pattern(self) -> str:
-        """Branches whose record is the output of a job; in a job any."""
-        if self.in_job or self.branches.keys() <= self.pending:
-            return BRANCH if self.branches else "(?!)"
-        return some_of(BRANCH, self.representatives, self.branches)
+        Raises:
+            UserError: The study has no such run.
+        """
+        if run not in self.cells:
+            nearest = choose(run, self.cells).partition("; ")[0]
+            raise UserError(f"{run} is no run of this study; {nearest}")
+        return self.cells[run]
 
-    def group(self, run: str) -> list[Cell]:
-        """The cells that the job of a run trains, in order; the last is its own."""
-        if run in self.trunks:
-            return [self.trunks[run]]
-        own = self.branches[run]
-        siblings = [self.branches[other] for other in self.siblings[own.trunk]]
-        shorter = [cell for cell in siblings if (cell.branch or 0) < (own.branch or 0)]
-        return [cell for cell in shorter if self.in_job or cell.run in self.pending] + [own]
+    def output(self, run: str) -> str:
+        """The output of the job that trains a run."""
+        return self.path(self.names[self.cell(run).run])
 
-    def cell_files(self, wildcards: Wildcards) -> list[str]:
-        """``cell.json`` of each cell that a job trains."""
-        return [f"{self.results}/cells/{cell.run}.json" for cell in self.group(wildcards.run)]
+    def path(self, name: str) -> str:
+        return f"{self.results}/runs/{name}.json"
+
+    def has_ended(self, wildcards: Wildcards) -> bool:
+        return self.names.get(wildcards.run, wildcards.run) in self.ended
 
     def gpus(self, wildcards: Wildcards) -> int:
-        return self.cells[wildcards.run].gpus
+        return self.group(wildcards.run)[0].gpus
 
     def threads(self, wildcards: Wildcards) -> int:
         return self.gpu_cores * self.gpus(wildcards) or 1
@@ -186,92 +106,62 @@ class Runs:
         return 1000 * (32 * self.gpus(wildcards) or 4)
 
     def minutes(self, wildcards: Wildcards) -> int:
-        """Time limit of the next job, for what is left of the budget."""
+        """Time limit of the next job, for what is left of the budgets."""
         return jobs.job_minutes(self._left(wildcards.run), self.job_hours)
 
-    def calibration(self, wildcards: Wildcards) -> str | list[str]:
-        """The calibration that a run uses, if the study measures one.
-
-        No list of one: for each list with a name Snakemake makes a further object.
-        """
-        name = self._calibration(wildcards.run)
-        return f"{self.results}/calibrations/{name}.json" if name else []
-
-    def _calibration(self, run: str) -> str:
+    def _calibration(self, cell: Cell) -> str:
         """Name of the calibration that a run uses: its own, or the nearest if the study measures
-        only a few; empty if it uses none."""
-        cell = self.cells[run]
+        only a few; empty if it uses none. A branch uses that of its trunk."""
         if cell.task:
             return ""
         if self.is_auto:
             return calibrations.nearest(cell, self.calibrated)
         return cell.calibration if cell.calibration in self.calibrated else ""
 
-    def before(self, wildcards: Wildcards) -> list[str]:
-        """The record of the study, with which cells are written, and the check of a run's kernels.
+    def inputs(self, wildcards: Wildcards) -> list[str]:
+        """The record of the study, with which cells are written, the check of a run's kernels, the
+        mark that its text is sound, and its calibration."""
+        cell = self.group(wildcards.run)[0]
+        name = self._calibration(cell)
+        return [
+            f"{self.results}/study.json",
+            *([f"{self.results}/checks/{cell.check}.json"] if cell.gpus else []),
+            f"{self.results}/tokens/{cell.data.folder}/verified.json",
+            *([f"{self.results}/calibrations/{name}.json"] if name else []),
+        ]
 
-        A calibration that is still to be made waits for both. A run that waits for it names
-        neither, so that the plan of a large study needs 2 kB less for each.
-        """
-        cell, name = self.cells[wildcards.run], self._calibration(wildcards.run)
-        waits = name and name not in self.measured and self.calibrated[name].check == cell.check
-        return [] if waits else [f"{self.results}/study.json", *check_of(self.results, cell)]
+    def branch_inputs(self, wildcards: Wildcards) -> list[str]:
+        """The record of the trunk from which runs branch off, which has waited for the rest."""
+        trunk = self.group(wildcards.run)[0].trunk
+        rest = self.inputs(wildcards) if trunk in self.ended else []
+        return [self.path(trunk), *rest]
 
-    def trunk(self, wildcards: Wildcards) -> str:
-        """Record of the trunk from which a run branches off."""
-        return f"{self.results}/runs/{self.cells[wildcards.run].trunk}/run.json"
-
-    def options(self, wildcards: Wildcards, input: Any) -> str:
-        """Options of ``train`` that not every job has."""
-        path = shlex.quote(str(input.calibration))
-        options = f"--calibration {path}" if input.calibration else ""
-        name = self._calibration(wildcards.run)
-        if name and name != self.cells[wildcards.run].calibration:
-            measured = self.calibrated[name].run
-            options += f" --calibrated {shlex.quote(f'{self.results}/cells/{measured}.json')}"
-        if self.in_job or self.on_slurm():
+    def words(self, wildcards: Wildcards) -> str:
+        """Arguments of ``train`` but its output."""
+        cells, results = self.group(wildcards.run), self.results
+        name = self._calibration(cells[0])
+        words = [f"{results}/cells/{cell.run}.json" for cell in cells]
+        words += ["--manifest", f"{results}/tokens/{cells[0].data.folder}/manifest.json"]
+        words += ["--scratch", f"{results}/scratch"]
+        if name:
+            words += ["--calibration", f"{results}/calibrations/{name}.json"]
+        if name and name != cells[0].calibration:
+            words += ["--calibrated", f"{results}/cells/{self.calibrated[name].run}.json"]
+        if self.in_job:
             seconds = jobs.stop_seconds(self._left(wildcards.run), self.job_hours)
-            options += f" --stop-after {seconds:g}"
-        if self.node_scratch:
-            options += f" --node-scratch {shlex.quote(self.node_scratch)}"
-        return options.strip()
+            words += ["--stop-after", f"{seconds:g}"]
+        if self.loggers:
+            words += ["--loggers", json.dumps(self.loggers)]
+        return shlex.join(words)
 
-    def sbatch_options(self, wildcards: Wildcards) -> str:
-        """Options of ``sbatch``: those of the site; warn the job before its limit, queue it after
-        an earlier one, and avoid the nodes on which it failed. Asked again before each try.
-
-        The signal is SIGTERM: USR1 would kill a Snakemake inside the job.
-        """
-        signal = f"--signal=TERM@{round(jobs.spare_seconds(self.job_hours))}"
-        if not self.on_slurm():
-            return slurm.joined(self.site_options, signal)
-        runs = [cell.run for cell in self.group(wildcards.run)]
-        sick = {node for run in runs for node in ledger.sick_nodes(self._ledger(run))}
-        exclude = slurm.excluding(sick) if sick else ""
-        dependency = self.queue.dependency(*runs)
-        return slurm.joined(self.site_options, signal, dependency, exclude)
-
-    def further_jobs(self) -> dict[str, int]:
-        """How many jobs the longest open run of a rule needs after its next one, by rule.
-
-        They are restarts beyond the retries of the profile, which are for failures.
-        """
-        trunks = [run for run in self.trunks if run in self.pending]
-        counts = {
-            rule: [jobs.job_count(self._left(run), self.job_hours) for run in runs]
-            for rule, runs in (("train", trunks), ("branch", self.representatives))
-        }
-        return {rule: max(n) - 1 for rule, n in counts.items() if n}
-
-    def _left(self, run: str) -> float | None:
-        """Productive seconds that the cells of a job still need; None without a budget in time."""
+    def _left(self, name: str) -> float | None:
+        """Productive seconds that a job's runs still need; None without a budget in time."""
         seconds = 0.0
-        for cell in self.group(run):
-            own = jobs.productive_seconds(cell, ledger.reached(self._ledger(cell.run)))
+        for cell in self.group(name):
+            entries = ledger.latest(Path(self.results, "scratch", cell.run, ledger.NAME))
+            own = jobs.productive_seconds(cell, ledger.reached(entries))
             if own is None:
                 return None
-            seconds += own if cell.run in self.pending else 0.0
+            record = Path(self.results, "runs", cell.run, planned.RECORD)
+            seconds += 0.0 if record.exists() and cell.run not in self.again else own
         return seconds
-
-    def _ledger(self, run: str) -> list[ledger.Entry]:
-        return ledger.latest(Path(self.results, "scratch", run, ledger.NAME))

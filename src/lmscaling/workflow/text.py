@@ -6,21 +6,26 @@ numbers of its shards alone, so that a job that was submitted earlier means the 
 
 import json
 import os
-import re
 import shlex
+import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lmscaling.config.grid import Grid
 from lmscaling.config.types import Split, dump
+from lmscaling.files import write_json
 from lmscaling.plan import text_needs
 from lmscaling.plan.text_needs import Chunk
+from lmscaling.workflow.runs import Wildcards
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
-Wildcards = Any
-"""``snakemake.io.Wildcards``: an attribute for each wildcard of a rule."""
+ASKED = "shards.json"
+"""File beside a manifest: how many shards of each split it is to list."""
+
+CHUNK = r"[^/]+/(?:train|validation)-\d+-\d+"
+"""Pattern of ``<text>/<chunk>``."""
 
 
 class Shards:
@@ -32,9 +37,6 @@ class Shards:
         self.vocabulary = grid.vocabulary
         """Name of the tokenizer's file; empty if it needs none."""
         self.tokenizer = grid.corpora[grid.tokens].encoding
-        self.of_task = {cell.run: cell.data.folder for cell in grid.tasks.values()}
-        self.trained = grid.tokens
-        """Folder of the text that the cells train on."""
         self.counts: dict[str, dict[Split, int]] = {
             t: {split: grid.n_shards(t, split) for split in SPLITS} for t in self.corpora
         }
@@ -50,32 +52,23 @@ class Shards:
             for split, n in counts.items()
         }
 
-    @cached_property
-    def outdated(self) -> list[str]:
-        """Texts with a missing shard, or whose manifest does not list what the study needs."""
-        return [
-            tokens
-            for tokens, counts in self.counts.items()
-            if any(self.missing[tokens, split] for split in SPLITS)
-            or text_needs.listed(self._folder(tokens)) != counts
-        ]
-
-    def pattern(self, in_job: bool) -> str:
-        """A pattern of the chunks with a missing shard, named ``<tokens>/<chunk>``.
-
-        Inside a job it matches all: a job that comes late finds that all shards exist.
-        """
-        if in_job:
-            return rf"(?:{'|'.join(map(re.escape, self.corpora))})/(?:train|validation)-\d+-\d+"
-        groups = [
-            f"{re.escape(tokens)}/(?:{'|'.join(map(str, chunks))})"
-            for tokens in self.corpora
-            if (chunks := [c for split in SPLITS for c in self._open(tokens, split)])
-        ]
-        return "|".join(groups) or "(?!)"
+    def ask(self) -> None:
+        """Ask for shards that are missing, and for a manifest of another number of them. Shards are
+        no outputs, so Snakemake misses neither; it makes a manifest anew if a file is newer."""
+        for tokens, counts in self.counts.items():
+            marks = [m for split in SPLITS for m in self._marks(tokens, self._open(tokens, split))]
+            for mark in marks:
+                Path(mark).unlink(missing_ok=True)  # it says that the chunk is complete
+            folder = self._folder(tokens)
+            manifest, asked = folder / "manifest.json", folder / ASKED
+            if not manifest.exists() or not (marks or text_needs.listed(folder) != counts):
+                continue
+            if not asked.exists() or asked.stat().st_mtime_ns <= manifest.stat().st_mtime_ns:
+                # Of a small file Snakemake looks at the content, too.
+                write_json(asked, {**counts, "asked": time.time_ns()})
 
     def inputs(self, wildcards: Wildcards) -> dict[str, Any]:
-        """What is fetched for a chunk; and validation, whose documents training leaves out.
+        """The tokenizer's file; and validation, whose documents training leaves out.
 
         Nothing if all its shards exist, for another job may have made them.
         """
@@ -86,21 +79,9 @@ class Shards:
         inputs: dict[str, Any] = {}
         if chunk.split == "train":
             inputs["validation"] = self._marks(tokens, self._open(tokens, "validation"))
-        if corpus.source.is_fetched:
-            inputs["source"] = f"{self.results}/sources/{tokens}/{chunk}.fetched"
         if self.vocabulary and corpus.encoding == self.tokenizer:
             inputs["vocabulary"] = f"{self.results}/vocabulary/{self.vocabulary}"
         return inputs
-
-    def vocabularies(self, trained: bool, in_job: bool) -> str:
-        """A pattern of the tokenizer's file, if it is trained or if it is not.
-
-        A trained one that exists is a source file: shards may have its tokens.
-        """
-        exists = Path(self.results, "vocabulary", self.vocabulary).is_file()
-        if bool(self.tokenizer.train_bpe) != trained or (trained and exists and not in_job):
-            return "(?!)"
-        return re.escape(self.vocabulary) or "(?!)"
 
     def vocabulary_words(self, wildcards: Wildcards) -> str:
         """Options of ``vocabulary``."""
@@ -109,46 +90,18 @@ class Shards:
         row = json.dumps(dump(self.tokenizer, exclude_defaults=True))
         return shlex.join(["--file", self.tokenizer.file, "--row", row])
 
-    def sample(self, wildcards: Wildcards) -> list[str]:
-        """What is fetched of the text that the tokenizer is trained on."""
-        if not self.corpora[self.trained].source.is_fetched:
-            return []
-        validation = self._chunks(self.trained, "validation")
-        chunks = [*self._chunks(self.trained, "train")[:1], *validation]
-        return [f"{self.results}/sources/{self.trained}/{chunk}.fetched" for chunk in chunks]
-
-    def sample_json(self, wildcards: Wildcards) -> str:
-        """The corpus as far as the tokenizer depends on it."""
-        return self.corpora[self.trained].to_json(1)
-
-    def sample_words(self, wildcards: Wildcards, input: Any) -> str:
-        """Options of ``train-bpe``."""
-        return shlex.join(["--sources", f"{self.results}/sources/{self.trained}"] if input else [])
-
     def json(self, wildcards: Wildcards) -> str:
         """The corpus as far as a chunk depends on it."""
         tokens, chunk = _chunk(wildcards)
         return self.corpora[tokens].to_json(chunk.last + 1 if chunk.split == "train" else 1)
 
-    def fetch_words(self, wildcards: Wildcards) -> str:
-        """Arguments of ``fetch``."""
-        tokens, chunk = _chunk(wildcards)
-        sources = f"{self.results}/sources/{tokens}"
-        return shlex.join([str(chunk), sources, "--missing-in", str(self._folder(tokens))])
-
     def tokenize_words(self, wildcards: Wildcards, input: Any) -> str:
         """Arguments of ``tokenize``: the chunk, where it goes, and the files that it reads."""
         tokens, chunk = _chunk(wildcards)
         words = [str(chunk), str(self._folder(tokens))]
-        if input.get("source"):
-            words += ["--sources", f"{self.results}/sources/{tokens}"]
         if path := input.get("vocabulary"):
             words += ["--vocabulary", str(path)]
         return shlex.join(words)
-
-    def downloads(self, wildcards: Wildcards) -> int:
-        """Files that a job can fetch at the same time; Snakemake lowers it to what is allowed."""
-        return len(_chunk(wildcards)[1].numbers)
 
     def minutes(self, wildcards: Wildcards) -> int:
         """Time limit: two hours for a file of C4, and a quarter of an hour for each further one."""
@@ -158,42 +111,16 @@ class Shards:
         """Time limit: four shards a minute, each of 340 MB in C4, and half an hour."""
         return 30 + self.counts[wildcards.tokens]["train"] // 4
 
-    def marks(self, wildcards: Wildcards) -> list[str]:
-        """Marks that the chunks of a text are complete.
-
-        A complete chunk that a version without marks made has none.
-        """
+    def before(self, wildcards: Wildcards) -> list[str]:
+        """What the manifest of a text waits for: the marks of its chunks."""
         tokens = wildcards.tokens
-        marks = []
-        for split in SPLITS:
-            open_marks = self._marks(tokens, self._open(tokens, split))
-            for mark in self._marks(tokens, self._chunks(tokens, split)):
-                if mark in open_marks or os.path.exists(mark):
-                    marks.append(mark)
-        return marks
+        asked = f"{self._folder(tokens)}/{ASKED}"
+        marks = [m for split in SPLITS for m in self._marks(tokens, self._chunks(tokens, split))]
+        return [*([asked] if os.path.exists(asked) else []), *marks]
 
-    def due(self, wildcards: Wildcards) -> list[str]:
-        """Outputs that have to be made again even if they exist: of a text that is outdated."""
-        tokens = wildcards.tokens
-        if tokens not in self.outdated:
-            return []
-        chunks = [chunk for split in SPLITS for chunk in self._open(tokens, split)]
-        fetched = [f"{self.results}/sources/{tokens}/{chunk}.fetched" for chunk in chunks]
-        return [f"{self._folder(tokens)}/manifest.json", *self._marks(tokens, chunks), *fetched]
-
-    def trained_on(self, wildcards: Wildcards) -> str:
-        """Folder of the text that a run trains on."""
-        return f"{self.results}/tokens/{self.of_task.get(wildcards.run, self.trained)}"
-
-    def verified(self, wildcards: Wildcards) -> str:
-        """Mark that the shards that a run trains on are sound."""
-        return f"{self.trained_on(wildcards)}/verified.json"
-
-    def n_train(self, wildcards: Wildcards) -> int:
-        return self.counts[wildcards.tokens]["train"]
-
-    def n_validation(self, wildcards: Wildcards) -> int:
-        return self.counts[wildcards.tokens]["validation"]
+    def n(self, wildcards: Wildcards) -> str:
+        """How many shards a manifest is to list, of both splits."""
+        return " ".join(str(self.counts[wildcards.tokens][split]) for split in SPLITS)
 
     def _folder(self, tokens: str) -> Path:
         return Path(self.results, "tokens", tokens)

@@ -6,10 +6,8 @@ implementation gives the exact result, rounded once. Then random numbers are com
 all elements together, and the one that is furthest off.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,33 +39,29 @@ LINEAR = ("softplus", True)
 """Feature map of linear attention, and whether it is normalised."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """One result compared with the exact one."""
 
     case: str
-    """Inputs and shape."""
+    """A key of ``FAULTS``."""
     quantity: str
     error: float
     allowed: float
 
-    @property
-    def right(self) -> bool:
-        """Also false for an error that is NaN."""
-        return self.error <= self.allowed
 
-    @property
-    def message(self) -> str:
-        """How far the result is from the exact one."""
-        if self.case.startswith("integers"):
-            return f"{self.quantity} of integers is not exact: off by up to {self.error:g}"
-        if self.case.startswith("elements"):
-            return (
-                f"an element of {self.quantity} is {self.error:.2g} off; allowed: {self.allowed:g}"
-            )
-        if self.case.startswith("repeated"):
-            return f"{self.quantity} differs between two calls in {self.error:g} elements"
-        return f"{self.quantity} is {self.error:.2g} from float64; allowed: {self.allowed:g}"
+FAULTS = {
+    "integers": "{0.quantity} of integers is not exact: off by up to {0.error:g}",
+    "numbers": "{0.quantity} is {0.error:.2g} from float64; allowed: {0.allowed:g}",
+    "elements": "an element of {0.quantity} is {0.error:.2g} off; allowed: {0.allowed:g}",
+    "repeated": "{0.quantity} differs between two calls in {0.error:g} elements",
+}
+"""What is said of a result that is wrong."""
+
+
+def first_fault(comparisons: Iterable[Comparison]) -> str | None:
+    """The first wrong result as a message, also if its error is NaN; None if all are right."""
+    wrong = (found for found in comparisons if not found.error <= found.allowed)
+    return next((FAULTS[found.case].format(found) for found in wrong), None)
 
 
 def every(
@@ -82,22 +76,6 @@ def every(
     if kind == "linear" and (shape[1] <= TOKENS or shape[:3] == SEGMENTED):
         yield from integers(attend, device, dtype, shape)
     yield from numbers(kind, attend, device, dtype, shape, form)
-    if kind not in ("softmax", "peer"):  # theirs may add up gradients in any order
-        yield from repeated(kind, attend, device, dtype, shape, form)
-
-
-def fault(
-    kind: str, attend: Attend, device: torch.device, dtype: torch.dtype, d_head: int
-) -> str | None:
-    """The first wrong result of an implementation as a message; None if all are right."""
-    shape = (2, TOKENS, 3, d_head)
-    exact = integers(attend, device, dtype, shape) if kind == "linear" else ()
-    return first_fault(chain(exact, numbers(kind, attend, device, dtype, shape)))
-
-
-def first_fault(comparisons: Iterable[Comparison]) -> str | None:
-    """The first wrong result as a message; None if all are right."""
-    return next((found.message for found in comparisons if not found.right), None)
 
 
 def integers(
@@ -115,7 +93,7 @@ def integers(
     results = outcome(attend, digits, device, dtype, "identity", False)
     for name, x, y in zip(NAMES, results, exact, strict=True):
         off = (x.double() - y.to(dtype).double()).abs().max().item()
-        yield Comparison(_case("integers", shape), name, off, 0.0)
+        yield Comparison("integers", name, off, 0.0)
 
 
 def numbers(
@@ -127,35 +105,27 @@ def numbers(
     form: tuple[Any, ...] = LINEAR,
 ) -> Iterator[Comparison]:
     """Attention of a kind, of normal numbers: y, dq, dk, dv and the gradients of gates, each with
-    its relative error and with that of the element that is furthest off.
+    its relative error, with that of the element that is furthest off, and with how many elements
+    differ in a second call, which must be 0.
 
     ``form`` is what an implementation takes besides tensors, or which gates; see ``options``. Kinds
     with gates are compared with their plain PyTorch, which their tests compare with the definition.
     """
-    drawn, given = _drawn(shape, dtype, kind), options(kind, shape, form)
+    drawn = _drawn(shape, dtype, kind)
+    given = options(kind, drawn[0].shape, form)
     definition = DEFINITIONS.get(kind) or kernels.load(kind, "plain")
     exact = outcome(definition, drawn, device, torch.float64, *given)
     results = outcome(attend, drawn, device, dtype, *given)
-    allowed = TOLERANCE[dtype]
-    for name, x, y in zip(_names(given), results, exact, strict=True):
-        yield Comparison(_case("numbers", shape), name, distance(x, y), allowed)
-        yield Comparison(_case("elements", shape), name, largest(x, y), LARGEST * allowed)
-
-
-def repeated(
-    kind: str,
-    attend: Attend,
-    device: torch.device,
-    dtype: torch.dtype,
-    shape: Shape,
-    form: tuple[Any, ...],
-) -> Iterator[Comparison]:
-    """Two calls of attention of a kind: y and the gradients, each with how many elements differ,
-    which must be 0."""
-    drawn, given = _drawn(shape, dtype, kind), options(kind, shape, form)
-    first, second = (outcome(attend, drawn, device, dtype, *given) for _ in range(2))
-    for name, x, y in zip(_names(given), first, second, strict=True):
-        yield Comparison(_case("repeated", shape), name, float((x != y).sum()), 0.0)
+    allowed, gates = TOLERANCE[dtype], len(exact) - len(NAMES)
+    names = NAMES + ("dbeta", "dg")[2 - gates :]
+    for name, x, y in zip(names, results, exact, strict=True):
+        yield Comparison("numbers", name, distance(x, y), allowed)
+        yield Comparison("elements", name, largest(x, y), LARGEST * allowed)
+    if kind in ("softmax", "peer"):  # theirs may add up gradients in any order
+        return
+    again = outcome(attend, drawn, device, dtype, *given)
+    for name, x, y in zip(names, results, again, strict=True):
+        yield Comparison("repeated", name, float((x != y).sum()), 0.0)
 
 
 def _drawn(shape: Shape, dtype: torch.dtype, kind: str) -> list[Tensor]:
@@ -165,22 +135,25 @@ def _drawn(shape: Shape, dtype: torch.dtype, kind: str) -> list[Tensor]:
     """
     generator = torch.Generator().manual_seed(0)
     q, k, v, dy = (torch.randn(shape, generator=generator) for _ in range(4))
-    if kind in DEFINITIONS:
-        return [x.to(dtype).double() for x in (q, k, v, dy)]
-    q, k = (x[..., : shape[3] // 2] for x in (q, k))
+    if kind not in DEFINITIONS:
+        q, k = (x[..., : shape[3] // 2] for x in (q, k))
     k = F.normalize(k, dim=-1) if kind == "gated_delta" else k
     return [x.to(dtype).double() for x in (q, k, v, dy)]
 
 
-def options(kind: str, shape: Shape, form: tuple[Any, ...] = LINEAR) -> tuple[Any, ...]:
+def options(kind: str, shape: Sequence[int], form: tuple[Any, ...] = LINEAR) -> tuple[Any, ...]:
     """What an implementation of a kind takes behind q, k and v.
 
     Linear attention takes ``form``; the delta rule beta and logarithms of decays; gated linear
-    attention those of ``form[0]``: of each ``head``, or else of each token and head.
+    attention those of ``form[0]``: of each ``head``, of each token and ``channel`` of keys that are
+    as wide as ``shape`` says, or else of each token and head.
     """
     generator = torch.Generator().manual_seed(1)
     beta, decay = (torch.randn(shape[:3], generator=generator).double() for _ in range(2))
     decay = F.logsigmoid(decay)
+    if kind == "gated" and form[0] == "channel":
+        channels = torch.randn(shape, generator=generator).double()
+        return (F.logsigmoid(channels).requires_grad_(),)
     if kind == "gated":
         return (decay[0, 0],) if form[0] == "head" else (decay.requires_grad_(),)
     if kind == "gated_delta":
@@ -191,19 +164,12 @@ def options(kind: str, shape: Shape, form: tuple[Any, ...] = LINEAR) -> tuple[An
 def moved(options: tuple[Any, ...], device: torch.device, dtype: torch.dtype) -> list[Any]:
     """Options with their tensors on a device, in at least float32."""
     single = torch.promote_types(dtype, torch.float32)
-
-    def move(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        return x.detach().to(device, single).requires_grad_(x.requires_grad)
-
-    return [move(x) for x in options]
-
-
-def _names(given: tuple[Any, ...]) -> tuple[str, ...]:
-    """Of the results with these options."""
-    gates = sum(isinstance(x, Tensor) and x.requires_grad for x in given)
-    return NAMES + ("dbeta", "dg")[2 - gates :]
+    return [
+        x.detach().to(device, single).requires_grad_(x.requires_grad)
+        if isinstance(x, Tensor)
+        else x
+        for x in options
+    ]
 
 
 def distance(x: Tensor, exact: Tensor) -> float:
@@ -219,10 +185,6 @@ def largest(x_BTHX: Tensor, exact_BTHX: Tensor) -> float:
     parts = zip(found.split(ROWS, 1), exact.split(ROWS, 1), strict=True)
     off = [(x - y).abs().amax((1, 3)) / y.square().mean((1, 3)).sqrt() for x, y in parts]
     return torch.stack(off).max().item()
-
-
-def _case(inputs: str, shape: Shape) -> str:
-    return f"{inputs}, {' x '.join(map(str, shape))}"
 
 
 def outcome(

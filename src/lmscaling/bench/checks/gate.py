@@ -1,41 +1,37 @@
 """The gate before training: a kernel of ours trains a model only where it has passed a check.
 
 A check takes less than a second beside compiling, and is made once for a device, its compilers, the
-sources and the launch options. If a kernel does not compile, does not fit the device, gives a wrong
-result or not always the same one, a slower way of computing stands in for it, and the run says so.
-A fault of the machine says nothing about a kernel, and is raised.
+sources and the launch options. A kernel that does not compile, does not fit the device, gives a
+wrong result or not always the same one ends the run, and says so. A fault of the machine says
+nothing about a kernel.
 
 Legend: N rows, V vocabulary.
 """
 
-import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from lmscaling import kernels, registry
-from lmscaling.bench.checks import exactness
+from lmscaling.bench.checks import exactness, record
 from lmscaling.bench.checks.exactness import SEGMENTED, TOKENS, Attend, Comparison
 from lmscaling.config.cell import Cell
 from lmscaling.config.types import digest
-from lmscaling.files import sha256_of, write_record
-from lmscaling.kernels import cross_entropy
+from lmscaling.errors import UserError
+from lmscaling.files import sha256_of
+from lmscaling.kernels import peer
 from lmscaling.kernels.chunked_triton import plan
 from lmscaling.model.gpt import GPT, Block
-from lmscaling.records.checks import Finding, findings
 from lmscaling.runtime import environment, faults
 
-OURS = ("chunked", "attention_parallel")
-"""Implementations whose GPU kernels are ours."""
-PLAIN = {"linear": "chunked_materialized", "gated": "plain", "gated_delta": "plain"}
-"""The implementation in plain PyTorch that stands in for them, by folder of ``kernels/``."""
+CHECKED = ("chunked", "attention_parallel", "fla")
+"""Implementations whose GPU kernels are ours, or of a package that is none of PyTorch's."""
 TITLES = {
     "linear": "linear attention",
     "gated": "linear attention with gates",
@@ -43,24 +39,21 @@ TITLES = {
 }
 DTYPE = torch.bfloat16
 """What attention and logits are computed in on a GPU, see ``train/module.py``."""
+DTYPE_NAME = "bfloat16"
 HEADS, ROWS = 3, 64
 """Heads of a short sequence, and rows of logits."""
 
 Losses = Callable[[Tensor, Tensor, float | None], Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """A part of a model that kernels of ours compute."""
 
     name: str
     key: dict[str, Any]
     """What the outcome of its check depends on, as JSON values."""
     fault: Callable[[], str | None]
-    """What is wrong with the way that is in use, or None."""
-    ways: dict[str, Callable[[], None]]
-    """Ways to compute it by name, the fastest first, each with what puts it into use. The last one
-    has no kernel of ours and is not checked."""
+    """What is wrong with it, or None."""
 
 
 def record_beside(path: Path, cell: Cell) -> Path:
@@ -68,96 +61,63 @@ def record_beside(path: Path, cell: Cell) -> Path:
     return path.absolute().parents[1] / "checks" / f"{cell.check}.json"
 
 
-def pass_or_fall_back(
-    path: Path, model: GPT, micro_batch: int, device: torch.device, compiled: bool
-) -> str:
-    """Check the kernels that a model is about to use, and replace those that fail.
+def require(path: Path, model: GPT, micro_batch: int, device: torch.device, compiled: bool) -> None:
+    """Check the kernels that a model is about to use.
 
     What was found earlier under the same conditions is not checked again. Nothing is checked on a
     CPU, where everything is plain PyTorch.
 
     Args:
         path: ``checks/<name>.json``, which is read and gets what it lacks.
-        model: Its attention is changed if plain PyTorch stands in; its weights are not used.
+        model: Its weights are not used.
         micro_batch: Sequences of one forward pass.
         device: Where it computes.
         compiled: Whether its blocks will be compiled.
 
-    Returns:
-        A sentence for each kernel that was replaced; empty if none was.
-
     Raises:
+        UserError: A kernel fails.
         RuntimeError: And any other error of the machine, or for lack of memory.
     """
     if device.type != "cuda":
-        return ""
+        return
     here = conditions()
-    parts = [cross_entropy_part(model, device, here)]
-    for attentions in _by_kernels(model):
-        parts.append(attention_part(model, micro_batch, device, compiled, here, attentions))
-    messages = [settle(part, path, device) for part in parts]
+    settle(cross_entropy_part(model, device, here), path, device)
+    for attention in _by_kernels(model):
+        part = attention_part(attention, model.context, micro_batch, device, compiled, here)
+        settle(part, path, device)
     torch.cuda.empty_cache()
-    return "; ".join(filter(None, messages))
 
 
 def conditions() -> dict[str, Any]:
     """What every check on this machine depends on."""
     folders = (registry.PACKAGE / "kernels", Path(__file__).parent)
-    files = [
-        file for folder in folders for kind in ("py", "json") for file in folder.rglob(f"*.{kind}")
-    ]
+    files = [file for folder in folders for file in folder.rglob("*.py")]
     sources = {str(file.relative_to(registry.PACKAGE)): sha256_of(file) for file in files}
     return {
         "device": environment.device_name(gpus=1),
         **environment.versions_if_installed(("torch", "triton")),
-        "ptxas": _assembler(),
+        **environment.ptxas(*torch.cuda.get_device_capability()),
         "sources": digest(sources),
     }
 
 
-def _assembler() -> str:
-    """Version of the assembler that Triton calls; empty on a device of another maker."""
-    with suppress(ImportError, AttributeError, RuntimeError):
-        from triton.backends.nvidia.compiler import get_ptxas
+def settle(part: Part, path: Path, device: torch.device) -> None:
+    """Check a part, unless it is known.
 
-        major, minor = torch.cuda.get_device_capability()
-        return get_ptxas(10 * major + minor).version
-    return ""
-
-
-def settle(part: Part, path: Path, device: torch.device) -> str:
-    """Put the best way that passes into use; what failed before it, or nothing."""
-    known = findings(path)
-    found = next((other for other in known if other.key == part.key), None)
-    if found is None:
-        found = _search(part, device)
-        write_record(path, {"findings": [asdict(each) for each in [*findings(path), found]]})
-    part.ways[found.way]()
-    return found.message
-
-
-def _search(part: Part, device: torch.device) -> Finding:
-    started, before = environment.now(), time.perf_counter()
-    *ours, way = part.ways
-    failed = []
-    for name in ours:
-        part.ways[name]()
-        wrong = _fault(part, device)
-        if not wrong:
-            way = name
-            break
-        failed.append(f"{name} failed the check ({wrong})")
-    return Finding(
-        key=part.key,
-        way=way,
-        message=f"{part.name}: {', '.join(failed)}; {way} is used" if failed else "",
-        seconds=time.perf_counter() - before,
-        started=started,
-    )
+    Raises:
+        UserError: It fails.
+    """
+    found = record.settle(path, part.key, part.name, partial(_fault, part, device))
+    if found.message:
+        raise UserError(
+            f"the kernel of {part.name} fails its check on {part.key['device']} with Triton "
+            f"{part.key.get('triton')}: {found.message}; train on another kind of GPU or with "
+            "another version of Triton"
+        )
 
 
 def _fault(part: Part, device: torch.device) -> str | None:
-    """What is wrong with the way in use; an error of the program counts, one of the machine not."""
+    """What is wrong with it; an error of the program counts, one of the machine not."""
     try:
         return part.fault()
     except Exception as error:
@@ -166,60 +126,40 @@ def _fault(part: Part, device: torch.device) -> str | None:
         return f"{type(error).__name__}: {faults.first_line(error)}"
 
 
-def _by_kernels(model: GPT) -> list[list[Any]]:
-    """The attentions of a model that kernels of ours compute, those of a kind together."""
-    kinds: dict[Any, list[Any]] = {}
+def _by_kernels(model: GPT) -> list[Any]:
+    """Of each kind of attention that kernels of ours compute, the first in a model."""
+    kinds: dict[Any, Any] = {}
     for block in model.blocks:
         attention = cast("Block", block).attention
-        if hasattr(attention, "form") and attention.implementation in OURS:
-            kinds.setdefault((attention.FAMILY, attention.form), []).append(attention)
+        if hasattr(attention, "form") and attention.implementation in CHECKED:
+            kinds.setdefault((attention.FAMILY, attention.form), attention)
     return list(kinds.values())
 
 
 def attention_part(
-    model: GPT,
+    attention: Any,
+    context: int,
     micro_batch: int,
     device: torch.device,
     compiled: bool,
     here: dict[str, Any],
-    attentions: list[Any],
 ) -> Part:
-    """Attentions of one kind as the blocks of a model compute them."""
-    attention = attentions[0]
+    """An attention as the blocks of a model compute it."""
     family, form = attention.FAMILY, attention.form
     width, name = attention.d_model // attention.n_head, attention.implementation
-    options: dict[str, Any] = {}
-    ways: dict[str, Callable[[], None]] = {"its kernel": lambda: None}
-
-    def use_plain() -> None:
-        for each in attentions:
-            each.implementation = PLAIN[family]
-
-    if name == "chunked" and family != "gated_delta":
-        shape = _shape(attention)
-        planned = _planned(shape, micro_batch, model.context, device)
-        options = {"plan": asdict(replace(planned, segments=1))}
-        ways = {
-            "its kernel": partial(plan.use, planned, shape),
-            "its safe configuration": partial(plan.use, plan.safe(), shape),
-        }
-    return Part(
-        name=f"{TITLES[family]} by {name}, heads of {width}",
-        key={
-            "part": f"{family}/{name}",
-            "dtype": str(DTYPE).removeprefix("torch."),
-            "width": width,
-            "form": list(form),
-            "compiled": compiled,
-            **options,
-            **here,
-        },
-        fault=partial(
-            attention_fault,
-            family, kernels.load(family, name), device, DTYPE, width, form, compiled,
-        ),
-        ways={**ways, "plain PyTorch": use_plain},
-    )  # fmt: skip
+    compiled = compiled and getattr(attention, "COMPILES", True)
+    key: dict[str, Any] = {
+        "part": f"{family}/{name}", "dtype": DTYPE_NAME, "width": width, "form": list(form),
+        "compiled": compiled, **here,
+    }  # fmt: skip
+    if name == "chunked":
+        planned = _planned(_shape(attention), micro_batch, context, device)
+        key["plan"] = asdict(replace(planned, segments=1))
+    if name == "fla":
+        key |= environment.versions_if_installed([peer.PACKAGE])
+    given = family, kernels.load(family, name), device, DTYPE, width, form, compiled
+    fault = partial(attention_fault, *given)
+    return Part(f"{TITLES[family]} by {name}, heads of {width}", key, fault)
 
 
 def _shape(attention: Any) -> plan.Shape:
@@ -237,7 +177,6 @@ def _planned(shape: plan.Shape, batch: int, context: int, device: torch.device) 
     """The launch options at the shape of training; the tensor has no memory of its own."""
     width = shape.heads * (2 * shape.key + shape.value)
     qkv_BTW = torch.empty(1, 1, width, dtype=DTYPE, device=device)
-    plan.use(None, shape)
     return plan.choose(qkv_BTW.expand(batch, context, -1), shape)
 
 
@@ -269,20 +208,16 @@ def attention_fault(
 def cross_entropy_part(model: GPT, device: torch.device, here: dict[str, Any]) -> Part:
     """The loss of the head of a model."""
     V = model.wte.num_embeddings
-    key = {"part": "cross_entropy", "dtype": str(DTYPE).removeprefix("torch."), "vocabulary": V}
-    return Part(
-        name=f"cross-entropy of {V} logits",
-        key={**key, **here},
-        fault=partial(cross_entropy_fault, losses, device, DTYPE, V),
-        ways={"its kernel": lambda: None, "plain PyTorch": cross_entropy.use_plain},
-    )
+    key = {"part": "cross_entropy", "dtype": DTYPE_NAME, "vocabulary": V, **here}
+    fault = partial(cross_entropy_fault, losses, device, DTYPE, V)
+    return Part(f"cross-entropy of {V} logits", key, fault)
 
 
 def losses(logits_NV: Tensor, y_N: Tensor, scale: float | None) -> Tensor:
     """The losses by our kernel, which needs Triton."""
-    from lmscaling.kernels.cross_entropy_triton import launch
+    from lmscaling.kernels.cross_entropy_triton import cross_entropy
 
-    return launch.cross_entropy(logits_NV, y_N, scale)
+    return cross_entropy(logits_NV, y_N, scale)
 
 
 def cross_entropy_fault(
@@ -311,11 +246,10 @@ def of_losses(losses: Losses, device: torch.device, dtype: torch.dtype, V: int) 
         calls.append((losses(gradient_NV, y_N, scale), gradient_NV))
     (first_N, first_NV), (second_N, second_NV), (alone_N, _) = calls
     allowed = max(torch.finfo(dtype).eps, 1e-4)
-    case = f"numbers, {ROWS} x {V}"
     return [
-        Comparison(case, "the loss", _relative(first_N, exact_N), 1e-4),
-        Comparison(case, "the loss without a gradient", _relative(alone_N, exact_N), 1e-4),
-        Comparison(case, "the gradient", _relative(first_NV, exact_NV), allowed),
+        Comparison("numbers", "the loss", _relative(first_N, exact_N), 1e-4),
+        Comparison("numbers", "the loss without a gradient", _relative(alone_N, exact_N), 1e-4),
+        Comparison("numbers", "the gradient", _relative(first_NV, exact_NV), allowed),
         Comparison("repeated", "the loss", float((first_N != second_N).sum()), 0.0),
         Comparison("repeated", "the gradient", float((first_NV != second_NV).sum()), 0.0),
     ]

@@ -4,16 +4,14 @@ Source: Katharopoulos et al. 2020 (arXiv:2006.16236), section 4.1.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.sequences import AT_ONCE, Sequences, random_state
 from lmscaling.config.types import STRICT, Number, Positive, Split
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -39,22 +37,15 @@ class Copy(Sequences):
     def groups(self) -> tuple[str, ...]:
         return ("copy",)
 
-    def number(self, split: Split) -> int:
-        return self.sequences if split == "train" else self.validation_sequences
-
-    def made(self, split: Split) -> "Iterator[np.ndarray]":
-        import numpy as np
-
+    def made(self, split: Split) -> Iterator[np.ndarray]:
         random = random_state(self, split)
-        n = self.number(split)
+        n = self.number(split) or 0
         for start in range(0, n, AT_ONCE):
             rows = min(AT_ONCE, n - start)
             w = random.randint(1, self.symbols + 1, (rows, self.copied)).astype(np.uint16)
             yield np.concatenate((w, np.zeros((rows, 1), dtype=np.uint16), w), 1)
 
-    def marks(self, x_BT: "np.ndarray") -> "np.ndarray":
-        import numpy as np
-
+    def marks(self, x_BT: np.ndarray) -> np.ndarray:
         marks_BT = np.zeros(x_BT.shape, dtype=np.uint8)
         marks_BT[:, self.copied + 1 : -1] = 2  # from the separator on
         return marks_BT

@@ -1,43 +1,28 @@
 """A dataset repository of the Hugging Face hub: one shard per file."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
-from lmscaling.config.datasets import Dataset, Documents, Records
-from lmscaling.config.types import (
-    STRICT,
-    Estimate,
-    HeldOut,
-    OneOrMore,
-    Positive,
-    Shards,
-    Split,
-)
+from lmscaling.config.datasets import Documents, TextFiles
+from lmscaling.config.types import STRICT, Estimate, OneOrMore, Positive, Shards, Split
 
 NOT_TEXT = (
     "shards", "mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes",
-    "on_bad", "bad_share",
 )  # fmt: skip
 """Fields that say where the files are, how many and how large, and nothing about their text."""
 
-BRACES = re.compile(r"\{.*?\}")
-FIELD = re.compile(r"\{shard(:0?\d{1,2}d)?\}")
-"""A field for the number of a file. Others that Python knows would take any length."""
-
-SHARD = "{shard"
-"""Begins the field of a template for the number of a file."""
+NUMBER = re.compile(r"\{shard(:0\d{1,2}d)?\}")
+"""A field for the number of a file, of a template that ``shards`` ends."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Hub(Records, Dataset):
+class Hub(TextFiles):
     """A dataset repository of the Hugging Face hub, or a local folder with the same layout."""
 
     kind: Literal["hub"]
@@ -52,57 +37,39 @@ class Hub(Records, Dataset):
     validation: OneOrMore[str] | None = None
     """Paths of the validation files, written like ``train``; if not given, ``holdout`` of the first
     training file is held out."""
-    holdout: HeldOut = 0.01
-    """Share of documents held out, chosen by content hash, if ``validation`` is not given."""
     text: str = "text"
     """Column that contains the document."""
     shards: Shards | None = None
     """Number of training files to tokenize, from the first; all by default, and required with
     ``{shard}``. Raising it changes no finished run."""
-    validation_shards: Shards | None = None
-    """Number of validation files to tokenize, from the first; all by default, and 1 with
-    ``{shard}``."""
     mirror: str = ""
-    """Local folder with the layout of the repository; files are read there, none is fetched."""
+    """Local folder with the layout of the repository, in which files are read without a network."""
     documents: list[Positive] = field(default_factory=list)
     """Numbers of documents that a complete training file can have; empty for no check."""
     validation_documents: list[Positive] = field(default_factory=list)
     """Numbers of documents that a complete validation file can have; empty for no check."""
-    expected_tokens: Estimate | None = None
-    """Estimated training tokens of all shards; plans use it until the shards are tokenized."""
     expected_bytes: Estimate | None = None
-    """Estimated size of all training files; plans use it until they are fetched."""
-    shards_per_job: Positive = 16
-    """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
-    start. No result depends on it."""
+    """Estimated size of all training files; plans use it until they are read."""
 
     def __post_init__(self) -> None:
-        for split, names in (("train", self.train), ("validation", self.validation or [])):
+        for names in (self.train, self.validation or []):
             for name in names:
-                _check_name(split, name, alone=len(names) == 1)
-        if not self.shards and _is_template(self.train):
-            raise ValueError(
-                f"shards is missing; give the number of files that {self.train[0]!r} is"
-            )
-        for key, limit, names in (
-            ("shards", self.shards, self.train),
-            ("validation_shards", self.validation_shards, self.validation or []),
-        ):
-            n = sum(map(file_names.count, names))
-            if limit and n < limit and not _is_template(names):
-                raise ValueError(
-                    f"{key} {limit} is more than the {n} files that the row names; write {{shard}} "
-                    "or {shard:05d} in place of the number of a file, or a range as {000..013}"
-                )
+                rest = file_names.RANGE.sub("", NUMBER.sub("", name) if len(names) == 1 else name)
+                if set(rest) & set("*?[{"):
+                    why = "is a pattern, and plans do not ask the hub which files match"
+                    remedy = "write a range, as {000..013}, or list the files"
+                    raise ValueError(f"{name!r} {why}; {remedy}")
+        n = sum(map(file_names.count, self.train))
+        if NUMBER.search(self.train[0]):
+            if not self.shards:
+                raise ValueError(f"shards is missing; give the number of files {self.train[0]!r}")
+        elif (self.shards or 0) > n:
+            raise ValueError(f"shards {self.shards} is more than the {n} files that train names")
         if self.documents and not self.validation:
-            raise ValueError(
-                "documents counts complete files, but a share of them is held out; leave documents "
-                "out, or name validation files"
-            )
+            raise ValueError("documents counts whole files, but a share is held out; leave it out")
         if not self.revision and not self._is_folder:
             raise ValueError(
-                f"revision is missing for {self.repository!r} on the hub; "
-                "give the commit, because branches move"
+                f"revision of {self.repository!r} is missing; give a commit: branches move"
             )
 
     @property
@@ -111,7 +78,7 @@ class Hub(Records, Dataset):
 
     @property
     def folder(self) -> str:
-        """Local folder that contains the files; empty if they are fetched from the hub."""
+        """Local folder that contains the files; empty if they are on the hub."""
         return self.repository if self._is_folder else self.mirror
 
     @property
@@ -123,11 +90,9 @@ class Hub(Records, Dataset):
         return len(self.train) == 1
 
     def local(self) -> list[tuple[str, str]]:
-        if not self.folder:
-            return []
         key = "repository" if self._is_folder else "mirror"
-        firsts = {self.files(split)[0] for split in get_args(Split)}
-        return [(key, self.folder), *((key, f"{self.folder}/{file}") for file in sorted(firsts))]
+        firsts = sorted({f"/{self.files(split)[0]}" for split in get_args(Split)})
+        return [(key, self.folder + name) for name in ("", *firsts)] if self.folder else []
 
     def most_tokens(self, split: Split) -> float | None:
         if split == "train" or self.validation or not self.expected_tokens:
@@ -140,74 +105,35 @@ class Hub(Records, Dataset):
 
     def files(self, split: Split) -> list[str]:
         if split == "validation" and self.validation:
-            return [*_expanded(tuple(self.validation), self.validation_shards)]
-        files = _expanded(tuple(self.train), self.shards)
-        return [*files] if split == "train" else [*files[:1]]
+            return [*_expanded(tuple(self.validation), 1)]
+        files = _expanded(tuple(self.train), self.shards or 0)
+        return [*files[: self.shards]] if split == "train" else [*files[:1]]
 
     def first(self, n: int) -> Self:
         return replace(self, shards=n, expected_tokens=None, expected_bytes=None)
 
     def identity(self) -> dict[str, JsonValue]:
         """A single path is written without a list, and later training paths lengthen the stream."""
-        values = self._text(*NOT_TEXT)
-        values["train"] = self.train[0]
+        values = self._text(*NOT_TEXT) | {"train": self.train[0]}
         if self.validation and len(self.validation) == 1:
             values["validation"] = self.validation[0]
-            if _is_template(self.validation) and self.validation_shards == 1:
-                del values["validation_shards"]
         return values
 
-    def fetch(self, file: str, out: Path) -> dict[str, Any]:
-        from lmscaling.data import download
+    def read(self, split: Split, shard: int) -> Documents:
+        from lmscaling.data import documents
 
-        return download.fetch(self.repository, self.revision, file, out)
-
-    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
-        from lmscaling.data import sources
-
-        name = self.files(split)[shard]
-        path = file or Path(self.folder) / name
-        what = f"{name} of {self.repository}"
-        documents = sources.read_records(path, self.text, self.left_out, what)
-        return documents if self.validation else sources.hold_out(documents, split, self.holdout)
+        folder = self.folder or f"{documents.HUB}datasets/{self.repository}@{self.revision}"
+        path = f"{folder}/{self.files(split)[shard]}"
+        found = documents.of_records(path, self.text)
+        return found if self.validation else documents.hold_out(found, split, self.holdout)
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         return {"repository": self.repository, "revision": self.revision}
 
 
-def _is_template(names: Sequence[str]) -> bool:
-    return len(names) == 1 and SHARD in names[0]
-
-
 @cache
-def _expanded(names: tuple[str, ...], limit: int | None) -> tuple[str, ...]:
-    """The first files that the paths of a row mean; asked again for every shard."""
-    if _is_template(names):
-        return tuple(names[0].format(shard=i) for i in range(limit or 1))
-    return tuple(file for name in names for file in file_names.numbered(name))[:limit]
-
-
-def _check_name(split: str, name: str, alone: bool) -> None:
-    """Check that a path means the same files whatever is on the hub.
-
-    Raises:
-        ValueError: It has a pattern, or braces that are no number.
-    """
-    if set(name) & set("*?["):
-        raise ValueError(
-            f"{split} {name!r} is a pattern, and plans do not ask the hub which files match; write "
-            "a range, as {000..013}, or list the files"
-        )
-    try:
-        template = alone and SHARD in name
-        for found in BRACES.findall(name) if template else ():
-            if not FIELD.fullmatch(found):
-                raise ValueError(repr(found[1:-1]))
-        rest = name.format(shard=0) if template else file_names.RANGE.sub("", name)
-    except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(f"{split} {name!r} has braces with {error}; allowed: {{shard}}") from None
-    if "{" in rest:
-        raise ValueError(
-            f"{split} {name!r} does not number its files; write {{shard}} or {{shard:05d}} in "
-            "place of the number, or a range as {000..013} if there are several paths"
-        )
+def _expanded(names: tuple[str, ...], n: int) -> tuple[str, ...]:
+    """The files that the paths of a row mean, n of a template; asked again for every shard."""
+    if NUMBER.search(names[0]):
+        return tuple(names[0].format(shard=i) for i in range(n))
+    return tuple(file for name in names for file in file_names.numbered(name))

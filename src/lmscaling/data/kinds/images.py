@@ -12,16 +12,14 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import numpy as np
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.sequences import AT_ONCE, Sequences
 from lmscaling.config.types import STRICT, HeldOut, Split
 from lmscaling.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 DIGITS = "digits"
 SIDE = 8
@@ -65,31 +63,20 @@ class Images(Sequences):
         can_read = self.train != DIGITS or find_spec("sklearn")
         return sum(map(len, self.made(split))) if can_read else None
 
-    def made(self, split: Split) -> "Iterator[np.ndarray]":
-        import numpy as np
-
-        if split == "validation" and self.validation:
-            rows = _pixels(Path(self.validation))
-        else:
-            rows = _digits() if self.train == DIGITS else _pixels(Path(self.train))
-            if not self.validation:
-                held = np.array([self._is_held_out(row) for row in rows])
-                rows = rows[held == (split == "validation")]
+    def made(self, split: Split) -> Iterator[np.ndarray]:
+        name = self.files(split)[0]
+        rows = _digits() if name == DIGITS else _pixels(Path(name))
+        if not self.validation:
+            codes = [blake2b(row.astype("u1").tobytes(), digest_size=8).digest() for row in rows]
+            held = np.array([int.from_bytes(c, "big") < self.holdout * 2**64 for c in codes])
+            rows = rows[held == (split == "validation")]
         if rows.shape[1] != self.length - 1:
-            raise UserError(
-                f"{self.files(split)[0]} has images of {rows.shape[1]} pixels, and {self.train} of "
-                f"{self.length - 1}; name files of one size"
-            )
+            sizes = f"{rows.shape[1]} pixels, and {self.train} of {self.length - 1}"
+            raise UserError(f"{name} has images of {sizes}; name files of one size")
         for start in range(0, len(rows), AT_ONCE):
             yield rows[start : start + AT_ONCE].astype(np.uint16)
 
-    def _is_held_out(self, row: "np.ndarray") -> bool:
-        digest = blake2b(row.astype("u1").tobytes(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") < self.holdout * 2**64
-
-    def marks(self, x_BT: "np.ndarray") -> "np.ndarray":
-        import numpy as np
-
+    def marks(self, x_BT: np.ndarray) -> np.ndarray:
         marks_BT = np.ones(x_BT.shape, dtype=np.uint8)
         marks_BT[:, -1] = 0
         return marks_BT
@@ -98,7 +85,7 @@ class Images(Sequences):
         return {"shape": list(self.shape)}
 
 
-def _digits() -> "np.ndarray":
+def _digits() -> np.ndarray:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -108,45 +95,33 @@ def _digits() -> "np.ndarray":
     return load_digits().data.astype("u1")  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _opened(path: Path) -> Any:
+def _data(path: Path, n: int = -1) -> bytes:
+    """The first n bytes of a file, or all."""
     if not path.is_file():
         raise UserError(f"dataset file {path} does not exist; correct the dataset's row")
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-
-
-def _read(path: Path, file: Any, n: int = -1) -> bytes:
     try:
-        return file.read(n)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return file.read(n)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"dataset file {path} cannot be read: {error}; download it again") from None
 
 
 def _shape(path: Path) -> tuple[int, int, int]:
-    """Images, rows and columns of an idx file.
-
-    Raises:
-        UserError: It is none.
-    """
-    with _opened(path) as file:
-        head = _read(path, file, 16)
-    if len(head) < 16 or head[:4] != MAGIC:
-        raise UserError(
-            f"{path} begins with {head[:4].hex(' ') or 'nothing'}; allowed: 00 00 08 03, an idx "
-            "file of images; name train-images-idx3-ubyte.gz or another file of this format"
-        )
+    """Images, rows and columns of an idx file; UserError if it is none."""
+    head = _data(path, 16)
     n, rows, columns = (int.from_bytes(head[i : i + 4], "big") for i in (4, 8, 12))
-    if not n * rows * columns:
-        raise UserError(f"{path} has {n} images of {rows} x {columns} pixels; name one with images")
+    if len(head) < 16 or head[:4] != MAGIC or not n * rows * columns:
+        raise UserError(
+            f"{path} begins with {head[:4].hex(' ') or 'nothing'} and has {n} images of {rows} x "
+            f"{columns}; allowed: 00 00 08 03, an idx file of images, as train-images-idx3-ubyte.gz"
+        )
     return n, rows, columns
 
 
-def _pixels(path: Path) -> "np.ndarray":
+def _pixels(path: Path) -> np.ndarray:
     """Pixels of an idx file, uint8 ``[N, rows * columns]``."""
-    import numpy as np
-
     n, rows, columns = _shape(path)
-    with _opened(path) as file:
-        data = _read(path, file)[16:]
+    data = _data(path)[16:]
     if len(data) != n * rows * columns:
         raise UserError(
             f"{path} has {len(data):,} pixels, but its header states {n:,} images of {rows} x "

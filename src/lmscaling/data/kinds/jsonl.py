@@ -1,19 +1,18 @@
 """Local files of records: one shard per file, one document per line or row."""
 
 from dataclasses import field, replace
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
-from lmscaling.config.datasets import Dataset, Documents, Records
-from lmscaling.config.types import STRICT, Distinct, HeldOut, Positive, Split
+from lmscaling.config.datasets import Documents, TextFiles
+from lmscaling.config.types import STRICT, Distinct, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Jsonl(Records, Dataset):
+class Jsonl(TextFiles):
     """Local JSON lines, plain, ``.gz`` or ``.zst``, or Parquet: one shard per file, one document
     per line or row."""
 
@@ -24,22 +23,14 @@ class Jsonl(Records, Dataset):
     validation: list[str] = field(default_factory=list)
     """Validation files, written like ``train``; if empty, ``holdout`` of the first training file is
     held out."""
-    holdout: HeldOut = 0.01
-    """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
     text: str = "text"
     """Key or column that contains the document."""
-    shards_per_job: Positive = 16
-    """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
-    start. No result depends on it."""
 
     def files(self, split: Split) -> list[str]:
         if split == "validation" and self.validation:
             return file_names.local(self.validation)
         files = file_names.local(self.train)
         return files if split == "train" else files[:1]
-
-    def local(self) -> list[tuple[str, str]]:
-        return file_names.keyed(train=self.train, validation=self.validation)
 
     def most_tokens(self, split: Split) -> float | None:
         return file_names.most_tokens(self.files(split))
@@ -48,11 +39,10 @@ class Jsonl(Records, Dataset):
         return replace(self, train=self.files("train")[:n])
 
     def identity(self) -> dict[str, JsonValue]:
-        return replace(self, train=self.train[:1])._text("on_bad", "bad_share")
+        return replace(self, train=self.train[:1])._text("expected_tokens")
 
-    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
-        from lmscaling.data import sources
+    def read(self, split: Split, shard: int) -> Documents:
+        from lmscaling.data import documents
 
-        path = Path(self.files(split)[shard])
-        documents = sources.read_records(path, self.text, self.left_out)
-        return documents if self.validation else sources.hold_out(documents, split, self.holdout)
+        found = documents.of_records(self.files(split)[shard], self.text)
+        return found if self.validation else documents.hold_out(found, split, self.holdout)

@@ -9,16 +9,14 @@ Source: Arora et al. 2023 (arXiv:2312.04927), section 4 and appendix on MQAR.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.sequences import AT_ONCE, Sequences, random_state
 from lmscaling.config.types import STRICT, Distinct, Number, Positive, Split
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Vocabulary = Annotated[int, Field(ge=2, le=254), Number]
 
@@ -51,16 +49,10 @@ class Recall(Sequences):
                 f"keys {self.keys} and values {self.values} are {self.keys + self.values} tokens; "
                 f"allowed: up to 256, so write values: {256 - self.keys}"
             )
-        if max(self.pairs) > self.keys:
-            raise ValueError(
-                f"pairs {max(self.pairs)} need as many different keys; write keys: "
-                f"{max(self.pairs)}, or fewer pairs"
-            )
-        if self.queries < max(self.pairs):
-            raise ValueError(
-                f"queries {self.queries} ask for fewer than all pairs; write queries: "
-                f"{max(self.pairs)}"
-            )
+        if (most := max(self.pairs)) > self.keys:
+            raise ValueError(f"pairs {most} need as many keys; write keys: {most}, or fewer pairs")
+        if self.queries < most:
+            raise ValueError(f"queries {self.queries} are not all pairs; write queries: {most}")
 
     @property
     def length(self) -> int:
@@ -70,14 +62,9 @@ class Recall(Sequences):
     def groups(self) -> tuple[str, ...]:
         return tuple(map(str, sorted(self.pairs)))
 
-    def number(self, split: Split) -> int:
-        return self.sequences if split == "train" else self.validation_sequences
-
-    def made(self, split: Split) -> "Iterator[np.ndarray]":
-        import numpy as np
-
+    def made(self, split: Split) -> Iterator[np.ndarray]:
         random = random_state(self, split)
-        n = self.number(split)
+        n = self.number(split) or 0
         kinds = sorted(self.pairs)
         each = AT_ONCE // len(kinds)
         for start in range(0, n, each * len(kinds)):
@@ -85,10 +72,8 @@ class Recall(Sequences):
             rows = np.stack(parts, 1).reshape(-1, self.length - 1)  # the numbers of pairs alternate
             yield rows[: n - start]
 
-    def _drawn(self, random: "np.random.RandomState", n: int, pairs: int) -> "np.ndarray":
+    def _drawn(self, random: np.random.RandomState, n: int, pairs: int) -> np.ndarray:
         """Sequences with one number of pairs, ``[n, T - 1]``."""
-        import numpy as np
-
         keys = random.random_sample((n, self.keys)).argsort(1)[:, :pairs]
         values = random.randint(self.keys, self.keys + self.values, (n, pairs))
         asked = (self.length - 1) // 2 - pairs
@@ -105,9 +90,7 @@ class Recall(Sequences):
         ]
         return np.stack(every, 2).reshape(n, -1).astype(np.uint16)
 
-    def marks(self, x_BT: "np.ndarray") -> "np.ndarray":
-        import numpy as np
-
+    def marks(self, x_BT: np.ndarray) -> np.ndarray:
         asked_BP = x_BT[:, 1:-1:2]  # the keys of pairs and of queries
         before_BPP = (asked_BP[:, :, None] == asked_BP[:, None, :]) & np.tri(
             asked_BP.shape[1], k=-1, dtype=bool

@@ -53,15 +53,15 @@ class Stdlib(Dataset):
     def files(self, split: Split) -> list[str]:
         return (self.validation if split == "validation" else []) or ["stdlib"]
 
-    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
-        from lmscaling.data import sources
+    def read(self, split: Split, shard: int) -> Documents:
+        from lmscaling.data import documents
 
         if split == "validation" and self.validation:
-            return sources.read_records(Path(self.validation[shard]), "text")
-        documents = Documents(_modules(self.packages))
+            return documents.of_records(self.validation[shard], "text")
+        found = Documents(_modules(self.packages))
         if not self.validation:
-            documents = sources.hold_out(documents, split, self.holdout)
-        return replace(documents, texts=islice(documents.texts, self.most_files))
+            found = documents.hold_out(found, split, self.holdout)
+        return replace(found, texts=islice(found.texts, self.most_files))
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         return {"python": sys.version.split()[0]}
@@ -75,7 +75,7 @@ def _sources() -> list[Path]:
 
 def _modules(packages: Flag) -> Iterator[str]:
     """Distinct modules of the running Python, ordered by content so that paths do not matter."""
-    from lmscaling.data.sources import digest, read_text
+    from lmscaling.data.documents import digest
 
     paths = _sources()
     if packages:
@@ -83,5 +83,5 @@ def _modules(packages: Flag) -> Iterator[str]:
         paths += [p for folder in sorted(folders) for p in folder.rglob("*.py") if p.is_file()]
     distinct: dict[bytes, Path] = {}  # paths, because the texts would fill the memory
     for path in paths:
-        distinct.setdefault(digest(read_text(path)), path)
-    yield from (read_text(distinct[key]) for key in sorted(distinct))
+        distinct.setdefault(digest(path.read_bytes().decode("utf-8", "replace")), path)
+    yield from (distinct[key].read_bytes().decode("utf-8", "replace") for key in sorted(distinct))

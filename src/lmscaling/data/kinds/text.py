@@ -1,46 +1,51 @@
-"""A list of local plain-text files: one document per file, all in one shard."""
+"""Local plain-text files, such as PG-19: one document per file."""
 
 from dataclasses import field
-from pathlib import Path
 from typing import Literal
 
+from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
-from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Distinct, HeldOut, Split
+from lmscaling.config.datasets import Documents, TextFiles
+from lmscaling.config.types import STRICT, Distinct, Positive, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Text(Dataset):
-    """Local plain-text files, plain or ``.gz``: one document per file, all in one shard."""
+class Text(TextFiles):
+    """Local plain-text files, plain or ``.gz``: one document per file, with ``\\n`` at the end of
+    lines. Files whose names sort after all others change only the last shard."""
 
     kind: Literal["text"]
     train: Distinct[str]
     """Training files in the order of the stream. ``a-{000..013}.txt`` and ``a-*.txt`` are several
     files, sorted by name."""
     validation: list[str] = field(default_factory=list)
-    """Validation files, written like ``train``; if empty, ``holdout`` of the training files is held
-    out."""
-    holdout: HeldOut = 0.01
-    """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
+    """Validation files, written like ``train``, in one shard; if empty, ``holdout`` of the first
+    training shard is held out."""
+    files_per_shard: Positive = 512
+    """Training files per shard; 512 files of PG-19 have about 50 million tokens."""
 
-    def _paths(self, split: Split) -> list[str]:
-        names = self.train if split == "train" else self.validation or self.train
-        return file_names.local(names)
-
-    def local(self) -> list[tuple[str, str]]:
-        return file_names.keyed(train=self.train, validation=self.validation)
+    def _shards(self, split: Split) -> list[list[str]]:
+        """The files of each shard of a split."""
+        if split == "validation" and self.validation:
+            return [file_names.local(self.validation)]
+        names, n = file_names.local(self.train), self.files_per_shard
+        shards = [names[i : i + n] for i in range(0, len(names), n)]
+        return shards if split == "train" else shards[:1]
 
     def most_tokens(self, split: Split) -> float | None:
-        n_bytes = file_names.most_tokens(self._paths(split))
+        n_bytes = file_names.most_tokens(name for names in self._shards(split) for name in names)
         return n_bytes and 3 * n_bytes  # a byte that is not UTF-8 becomes a character of three
 
     def files(self, split: Split) -> list[str]:
-        return [" ".join(self._paths(split))]
+        return [" ".join(names) for names in self._shards(split)]
 
-    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
-        from lmscaling.data import sources
+    def identity(self) -> dict[str, JsonValue]:
+        return self._text("expected_tokens")
 
-        documents = Documents(sources.read_text(Path(path)) for path in self._paths(split))
-        return documents if self.validation else sources.hold_out(documents, split, self.holdout)
+    def read(self, split: Split, shard: int) -> Documents:
+        from lmscaling.data import documents
+
+        found = documents.of_files(self._shards(split)[shard])
+        return found if self.validation else documents.hold_out(found, split, self.holdout)

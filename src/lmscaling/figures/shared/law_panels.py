@@ -42,12 +42,6 @@ MOST_ALIKE = 4
 """Attentions that are drawn if each has one size only, which no law follows from."""
 
 
-def one_source(query: str) -> str:
-    """Restrict a query to measured rows, or to published rows where nothing was measured. Laws of
-    both would cover each other in a figure; the tables list both."""
-    return query.replace("ORDER BY", "QUALIFY source = min(source) OVER () ORDER BY")
-
-
 def attentions(rows: DataFrame) -> list[str]:
     """The attentions that were trained at several sizes, or the first ones if none was."""
     sizes = rows.groupby("attention")["size"].nunique().to_dict()

@@ -5,7 +5,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from lmscaling.plan.throughput import coefficients, facts
+from lmscaling.plan.throughput import coefficients, timed_steps
 from lmscaling.plan.throughput.model import Coefficients, Prediction
 
 QUERY = """
@@ -26,7 +26,7 @@ def predicted(rows: DataFrame) -> Iterator[tuple[Any, Prediction]]:
     others from the coefficients that come with the package.
     """
     known: dict[tuple[Any, ...], Coefficients] = {}
-    steps = ((i, facts.measured_step(row.to_dict())) for i, row in rows.iterrows())
+    steps = ((i, timed_steps.measured_step(row.to_dict())) for i, row in rows.iterrows())
     found = {index: step for index, step in steps if step}
     timings = {index: timing for index, (_, timing) in found.items()}
     for index, (kind, timing) in found.items():

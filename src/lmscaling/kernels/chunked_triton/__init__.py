@@ -1,15 +1,13 @@
 """Linear attention as Triton kernels: feature map, both products and the division in one pass.
 
-A program processes one segment of a sequence (``kernels/segments.py``) for one head, chunk by
-chunk, with the running sum of ``phi(k) v^T`` in registers. It writes only the result and one number
-per token and head. If heads times sequences cannot fill a device, sequences are split into several
-segments; then two kernels sum over each and one scans the sums (``sums.py``). ``gates.py`` scales
-the state from token to token; without gates none of it is compiled.
+A program processes one segment of a sequence for one head, chunk by chunk, with the running sum of
+``phi(k) v^T`` in registers. It writes only the result and one number per token and head. If heads
+times sequences cannot fill a device, sequences are split into several segments; then two kernels
+sum over each and one scans the sums (``sums.py``). Gates scale the state from token to token;
+without gates none of it is compiled.
 
 The backward pass is one kernel that runs in reverse, with the state of each chunk as the forward
-pass kept it (``backward.py``), or two kernels that keep nothing: one runs forward over the tokens
-and writes dq, one runs in reverse and writes dk and dv (``backward_q.py``, ``backward_kv.py``).
-``plan.py`` says which; only the first has gates and gradients of states.
+pass kept it (``backward.py``). ``plan.py`` has the launch options and the segments.
 
 Other packages import ``op.py``, which loads Triton only when it runs. Gradients, with ``D_i`` the
 sum of weights, ``y_i`` the result, ``S_i, z_i`` the sums of ``phi(k) v^T`` and ``phi(k)`` up to i::

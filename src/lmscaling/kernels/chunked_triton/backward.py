@@ -1,4 +1,4 @@
-"""The backward kernel that computes dq, dk and dv in one pass, in reverse over the tokens.
+"""The backward kernel: dq, dk and dv in one pass, in reverse over the tokens.
 
 The gradient R of the state stays in registers; the state of each chunk is read as the forward pass
 kept it. Queries enter as phi(q) / D, so the division is rounded together with the feature. To
@@ -11,18 +11,21 @@ subtract tokens from the last state would save reading it, but divides by gates.
 import triton
 import triton.language as tl
 
-from lmscaling.kernels.chunked_triton.features import (
+from lmscaling.kernels.chunked_triton.functions import (
     COPIES,
     HALF,
+    between,
+    cumulated,
     feature,
+    first_chunk,
     high_and_low,
     in_rows,
     pinned,
+    scaled,
+    segment,
     times_slope,
     unpacked,
 )
-from lmscaling.kernels.chunked_triton.gates import between, cumulated, scaled
-from lmscaling.kernels.chunked_triton.programs import first_chunk, segment
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -103,7 +106,7 @@ def _chunked_backward_kernel(
         if NORMALIZE:
             z = tl.load(means_ptr + o_k)
             c = tl.load(means_ptr + BLOCK_K + o_v)
-            c16 = high_and_low(tl.broadcast_to(c[None, :], [COPIES, BLOCK_V]), b_q, 0)
+            c16 = high_and_low(tl.broadcast_to(c[None, :], [COPIES, BLOCK_V]), b_q)
             centre = tl.sum(tl.dot(b_dy, tl.trans(c16), input_precision="ieee"), 1) / HALF
             b_da -= centre[:, None]
         b_dq = tl.dot(b_dy, b_s, input_precision="ieee")
@@ -156,7 +159,7 @@ def _chunked_backward_kernel(
             if GATE != "none":
                 r16 *= tl.exp2(total)
             copies = tl.broadcast_to(e[None, :], [COPIES, BLOCK_C])
-            r16 = tl.dot(high_and_low(copies, b_q, 0), b_since, r16, input_precision="ieee")
+            r16 = tl.dot(high_and_low(copies, b_q), b_since, r16, input_precision="ieee")
         b_da = tl.dot(b_v, tl.trans(b_dy), input_precision="ieee")
         if NORMALIZE:
             b_da += e[None, :]

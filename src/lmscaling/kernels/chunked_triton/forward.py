@@ -1,4 +1,4 @@
-"""The forward kernel: one pass over q, k and v.
+"""The forward kernels: one pass over the q, k and v of a segment, and one token.
 
 Tensor cores also sum the weights. z has 16 equal rows, the product of a tile of ones and phi(k), so
 that features are used in products only and each is computed once.
@@ -10,16 +10,20 @@ that features are used in products only and each is computed once.
 import triton
 import triton.language as tl
 
-from lmscaling.kernels.chunked_triton.features import (
+from lmscaling.kernels.chunked_triton.functions import (
     COPIES,
     HALF,
+    LOG2_E,
+    between,
+    cumulated,
     feature,
+    first_chunk,
     high_and_low,
     pinned,
+    scaled,
+    segment,
     unpacked,
 )
-from lmscaling.kernels.chunked_triton.gates import between, cumulated, scaled
-from lmscaling.kernels.chunked_triton.programs import first_chunk, segment
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -110,7 +114,7 @@ def _chunked_forward_kernel(
         if NORMALIZE:
             # The sum is that of the rounded weights, so that the weights in use have sum one.
             inside = tl.sum(tl.dot(b_a, tl.trans(ones), input_precision="ieee"), 1) / COPIES
-            z_rows = high_and_low(z16, b_q, 0)
+            z_rows = high_and_low(z16, b_q)
             before = tl.sum(tl.dot(b_q, tl.trans(z_rows), input_precision="ieee"), 1) / HALF
             if GATE != "none":
                 before *= tl.exp2(G)
@@ -135,3 +139,43 @@ def _chunked_forward_kernel(
         final_ptr += i_state * (STATE + BLOCK_K)
         tl.store(final_ptr + o_state, s)
         tl.store(final_ptr + STATE + o_k, tl.sum(z16, 0) / COPIES)
+
+
+@triton.jit
+def _decode_kernel(
+    q_ptr, k_ptr, v_ptr, y_ptr, kv_ptr, k_sum_ptr, log_decay_ptr,
+    stride_qb, stride_qh, stride_kb, stride_kh, stride_vb, stride_vh,
+    H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    PHI: tl.constexpr, EPSILON: tl.constexpr, NORMALIZE: tl.constexpr, GATED: tl.constexpr,
+):  # fmt: skip
+    """y of one token of one head, from the state scaled by the gate and with its key and value.
+
+    A program owns the complete state of a head, in float32, and updates it in place: two programs
+    for one head would race on the sum of keys.
+    """
+    i_bh = tl.program_id(0).to(tl.int64)
+    i_b, i_h = i_bh // H, i_bh % H
+    o_k, o_v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    m_k, m_v = o_k < K, o_v < V
+    b_q = tl.load(q_ptr + i_b * stride_qb + i_h * stride_qh + o_k, mask=m_k, other=0.0)
+    b_k = tl.load(k_ptr + i_b * stride_kb + i_h * stride_kh + o_k, mask=m_k, other=0.0)
+    b_v = tl.load(v_ptr + i_b * stride_vb + i_h * stride_vh + o_v, mask=m_v, other=0.0)
+    dtype = b_v.dtype
+    EXACT: tl.constexpr = dtype == tl.float32
+    # Rounded as in the other kernels, so that they can exchange states.
+    f_q = feature(b_q.to(tl.float32), PHI, EXACT).to(dtype).to(tl.float32)
+    f_k = feature(b_k.to(tl.float32), PHI, EXACT).to(dtype).to(tl.float32)
+    kv_ptr += i_bh * (K * V) + o_k[:, None] * V + o_v[None, :]
+    m_kv = m_k[:, None] & m_v[None, :]
+    kept = tl.exp2(tl.load(log_decay_ptr + i_bh) * LOG2_E) if GATED else 1.0
+    s = kept * tl.load(kv_ptr, mask=m_kv, other=0.0) + f_k[:, None] * b_v.to(tl.float32)[None, :]
+    tl.store(kv_ptr, s, mask=m_kv)
+    f_q = tl.where(m_k, f_q, 0.0)
+    b_y = tl.sum(f_q[:, None] * s, 0)
+    if NORMALIZE:
+        k_sum_ptr += i_bh * K + o_k
+        z = kept * tl.load(k_sum_ptr, mask=m_k, other=0.0) + f_k
+        tl.store(k_sum_ptr, z, mask=m_k)
+        b_y = b_y / (tl.sum(f_q * z, 0) + EPSILON)
+    tl.store(y_ptr + i_bh * V + o_v, b_y.to(dtype), mask=m_v)

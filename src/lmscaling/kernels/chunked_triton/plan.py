@@ -1,21 +1,35 @@
-"""The launch options of every kernel and the number of segments, by shape and device.
+"""The launch options of every kernel, by shape and device, and the segments of sequences.
 
-Nothing is tuned at run time. The plan depends only on the call and on ``tuned.json``, with a
-default that compiles everywhere, so that all runs of a study use the same kernels.
+Nothing is tuned at run time: the plan depends on the call alone, so that all runs of a study use
+the same kernels.
+
+A segment is the run of tokens that a program processes. A sequence is a row of a batch, or a part
+of one if lengths are given. It is one segment or several, all but the last a multiple of the chunk.
+
+Legend: B rows of the batch, T tokens of a row, N sequences, S segments.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from lmscaling.kernels.chunked_triton import tuned
-from lmscaling.kernels.chunked_triton.config import Config
 
 PROGRAMS_PER_PROCESSOR = 2
 """Programs of 128 threads with up to 255 registers each that fit on one multiprocessor."""
 SEGMENT_TOKENS = 512
 """Minimum length of a segment, whose float32 state is as large as 128 rows of k and v in bf16."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Launch options of a kernel."""
+
+    warps: int = 4
+    stages: int = 2
+    """Chunks in the pipeline: one is computed while the others are loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,112 +49,43 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The launch options of all kernels of one call."""
+    """The launch options of all kernels of one call; they change the result by rounding only."""
 
-    forward: Config = field(default_factory=Config)
-    backward: Config = field(default_factory=Config)
-    """Of the kernel that computes dq, dk and dv in one pass, from states that the forward pass
-    keeps; both then have its chunk."""
-    backward_q: Config = field(default_factory=Config)
-    backward_kv: Config = field(default_factory=Config)
-    """Of the two kernels that read nothing but what is given. Which of both ways is used is
-    ``one_pass``; gates and given states need the first."""
-    sums: Config = field(default_factory=Config)
-    one_pass: bool = False
+    chunk: int = 64
+    """Tokens; a power of two, at least 16. The forward pass keeps a state before each chunk."""
+    forward: Config = Config()
+    """Also of the sums over segments."""
+    backward: Config = Config()
     segments: int = 1
     """Parts of a sequence that separate programs process."""
 
     def segment_tokens(self, T: int) -> int:
-        """Tokens of every segment except the last: a multiple of every kernel's chunk."""
-        every = (self.forward, self.backward, self.backward_q, self.backward_kv, self.sums)
-        chunk = max(config.chunk for config in every)
-        return -(-T // (self.segments * chunk)) * chunk
-
-    def in_one_pass(self) -> "Plan":
-        """The plan that keeps states and computes all gradients in one pass."""
-        forward = replace(self.forward, chunk=self.backward.chunk)
-        return replace(self, one_pass=True, forward=forward)
+        """Tokens of every segment except the last: a multiple of the chunk."""
+        return -(-T // (self.segments * self.chunk)) * self.chunk
 
 
-SAFE = Config(chunk=16, warps=8, stages=1)
+SLOW = Config(warps=8, stages=1)
+SAFE = Plan(chunk=16, forward=SLOW, backward=SLOW)
 """Compiles for every width, dtype and architecture, but is slow if registers spill."""
 
+_WIDE = Plan(chunk=32, forward=SLOW, backward=SLOW)
 _ONE_STAGE = Config(stages=1)
-
-
-def safe() -> Plan:
-    """Every kernel with ``SAFE``."""
-    return Plan(forward=SAFE, backward=SAFE, backward_q=SAFE, backward_kv=SAFE, sums=SAFE)
-
-
-_given: dict[Shape, Plan] = {}
-"""Plans by the function that they compute, for any number of heads."""
-
-
-def use(plan: Plan | None, shape: Shape) -> None:
-    """Let every later call of this process that computes the function of a shape follow a plan,
-    with a number of segments of its own, for any number of heads.
-
-    None lets ``choose`` decide again.
-    """
-    _given.pop(_function(shape), None)
-    if plan:
-        _given[_function(shape)] = plan
-
-
-def _function(shape: Shape) -> Shape:
-    return replace(shape, heads=0)
-
-
 TABLE = {
-    # (tensor cores, dtype, padded width): forward, backward_q, backward_kv
-    ("warpgroup", torch.bfloat16, 16): (Config(), Config(), _ONE_STAGE),
-    ("warpgroup", torch.bfloat16, 32): (Config(), Config(), _ONE_STAGE),
-    ("warpgroup", torch.bfloat16, 64): (Config(), Config(), _ONE_STAGE),
-    ("warpgroup", torch.bfloat16, 128): (
-        Config(chunk=64, warps=8, stages=1),
-        Config(chunk=32, warps=8, stages=1),
-        Config(chunk=32, warps=8, stages=1),
+    # tensor cores: up to width 64, and 128
+    "warpgroup": (Plan(), _WIDE),
+    "tensor memory": (Plan(forward=_ONE_STAGE, backward=_ONE_STAGE), _WIDE),
+    "warp": (
+        Plan(chunk=32, backward=_ONE_STAGE),
+        Plan(chunk=16, forward=Config(warps=8), backward=_ONE_STAGE),
     ),
-    ("tensor memory", torch.bfloat16, 16): (_ONE_STAGE, _ONE_STAGE, _ONE_STAGE),
-    ("tensor memory", torch.bfloat16, 32): (_ONE_STAGE, _ONE_STAGE, _ONE_STAGE),
-    ("tensor memory", torch.bfloat16, 64): (_ONE_STAGE, _ONE_STAGE, _ONE_STAGE),
-    ("tensor memory", torch.bfloat16, 128): (
-        Config(chunk=64, warps=8, stages=1),
-        Config(chunk=32, warps=8, stages=1),
-        Config(chunk=32, warps=8, stages=1),
-    ),
-    ("warp", torch.bfloat16, 16): (Config(), Config(), Config()),
-    ("warp", torch.bfloat16, 32): (Config(), Config(), Config()),
-    ("warp", torch.bfloat16, 64): (
-        Config(),
-        Config(chunk=32, warps=8),
-        Config(chunk=16, warps=4),
-    ),
-    ("warp", torch.bfloat16, 128): (Config(chunk=32, warps=8), SAFE, SAFE),
 }
-"""Chosen by compiling for absent devices with Triton 3.6, 3.7 and 3.9, not by timing: no spills
-below width 128 (80 bytes on sm_120 with 3.7), few at 128 with warpgroups. With two stages, 3.6 and
-3.7 compute the keys' features twice in ``backward_kv`` on sm_90, and do not compile ``forward`` for
-sm_100. float32 does not use tensor cores and uses ``SAFE``."""
+"""For bfloat16. Chosen by compiling for absent devices with Triton 3.6, 3.7 and 3.9, not by timing.
+Up to width 64 nothing spills much on ``sm_90``; the backward pass takes 700 bytes of stack on
+``sm_80`` and 3,100 at width 128 there. float32 does not use tensor cores and uses ``SAFE``."""
 
-ONE_PASS = {
-    # (tensor cores, dtype, padded width): backward
-    ("warpgroup", torch.bfloat16, 16): Config(),
-    ("warpgroup", torch.bfloat16, 32): Config(),
-    ("warpgroup", torch.bfloat16, 64): Config(),
-    ("tensor memory", torch.bfloat16, 16): _ONE_STAGE,
-    ("tensor memory", torch.bfloat16, 32): _ONE_STAGE,
-    ("tensor memory", torch.bfloat16, 64): _ONE_STAGE,
-}
-"""Where the backward pass in one kernel hardly spills, and is used. It moves 0.87 of the bytes of
-the two kernels and executes 0.83 of their instructions."""
-SPILLING = Config(chunk=32, warps=8, stages=1)
-"""Of the same kernel elsewhere, where only given states need it."""
-GATED = {("warpgroup", 16): _ONE_STAGE, ("warpgroup", 32): _ONE_STAGE}
-"""Of the same kernel with gates, by tensor cores and padded width of a key. At K 32 and V 64, as of
-the gated attentions, it executes 0.8 of the instructions of ``GATED_ELSEWHERE``."""
-GATED_ELSEWHERE = Config(chunk=32, stages=1)
+GATED = Plan(chunk=64, backward=_ONE_STAGE)
+"""With gates, on warpgroups at keys up to 32: at K 32, V 64 0.8 of the instructions of the next."""
+GATED_ELSEWHERE = Plan(chunk=32, backward=_ONE_STAGE)
 """Chunks of 64 tokens need more registers: on sm_90 at K 64, and without warpgroups, they take 400
 to 1,000 bytes of stack and hardly fewer instructions, if any."""
 
@@ -148,28 +93,11 @@ to 1,000 bytes of stack and hardly fewer instructions, if any."""
 def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
     """The plan for the device of a tensor."""
     if not qkv_BTW.is_cuda:
-        return Plan().in_one_pass() if shape.gate != "none" else Plan()
+        return Plan()
     B, T, _ = qkv_BTW.shape
     device = torch.cuda.get_device_properties(qkv_BTW.device)
     parts = segments(B * shape.heads, T, device.multi_processor_count)
-    if given := _given.get(_function(shape)):
-        plan = replace(given, segments=parts)
-        return plan.in_one_pass() if shape.gate != "none" else plan
-    architecture = numbered(device.major, device.minor)
-    plan = configured(architecture, qkv_BTW.dtype, shape, parts)
-    name, width = str(qkv_BTW.dtype).removeprefix("torch."), block(max(shape.key, shape.value))
-    found = tuned.find(tuned.entries(), architecture, name, width, B * shape.heads, T)
-    if found is not None:
-        plan = replace(
-            plan,
-            forward=found.forward,
-            backward=plan.backward if shape.gate != "none" else found.backward or plan.backward,
-            backward_q=found.backward_q,
-            backward_kv=found.backward_kv,
-            sums=found.forward,
-            one_pass=found.backward is not None,
-        )
-    return plan.in_one_pass() if plan.one_pass or shape.gate != "none" else plan
+    return configured(numbered(device.major, device.minor), qkv_BTW.dtype, shape, parts)
 
 
 def segments(sequences: int, T: int, processors: int) -> int:
@@ -186,22 +114,12 @@ def numbered(major: int, minor: int) -> int:
 
 
 def configured(architecture: int, dtype: torch.dtype, shape: Shape, segments: int = 1) -> Plan:
-    """The plan for an architecture, numbered as in ``sm_90``, without measurements."""
+    """The plan for an architecture, numbered as in ``sm_90``."""
     cores = {9: "warpgroup", 10: "tensor memory"}.get(architecture // 10, "warp")
-    kind = (cores, dtype, block(max(shape.key, shape.value)))
-    forward, backward_q, backward_kv = TABLE.get(kind, (SAFE, SAFE, SAFE))
-    backward = ONE_PASS.get(kind, SPILLING)
+    plan = TABLE[cores][max(shape.key, shape.value) > 64]
     if shape.gate != "none":
-        backward = GATED.get((cores, block(shape.key)), GATED_ELSEWHERE)
-    return Plan(
-        forward=forward,
-        backward=SAFE if dtype == torch.float32 else backward,
-        backward_q=backward_q,
-        backward_kv=backward_kv,
-        sums=forward,
-        one_pass=kind in ONE_PASS,
-        segments=segments,
-    )
+        plan = GATED if cores == "warpgroup" and shape.key <= 32 else GATED_ELSEWHERE
+    return replace(SAFE if dtype == torch.float32 else plan, segments=segments)
 
 
 def compiles_gates(architecture: int) -> bool:
@@ -217,3 +135,54 @@ def block(width: int) -> int:
 def state_width(shape: Shape) -> int:
     """Elements of the state of a head, with widths padded as in registers."""
     return block(shape.key) * (block(shape.value) + 1)
+
+
+class Segments(NamedTuple):
+    """The segments of one call; int32 tables."""
+
+    table: Tensor
+    """``[S, 4]``: row of the batch, first token, number of tokens, first chunk of all."""
+    ranges: Tensor
+    """``[N, 2]``: first segment of each sequence, number of its segments."""
+
+    @property
+    def is_split(self) -> bool:
+        """Whether any sequence has several segments."""
+        return len(self.table) > len(self.ranges)
+
+
+@lru_cache(maxsize=8)  # of one batch; documents of the next one have other lengths
+def cut(
+    B: int, T: int, lengths: tuple[int, ...], tokens: int, chunk: int, device: torch.device
+) -> Segments:
+    """Segments of at most ``tokens`` tokens, a multiple of the chunk, on the device of the kernels.
+
+    ``lengths`` are the tokens of each sequence, which follow one another in the B rows of T tokens;
+    empty if each row is a sequence.
+    """
+    lengths_N = torch.tensor(lengths or (T,) * B)
+    starts_N = lengths_N.cumsum(0) - lengths_N
+    segments_N = (lengths_N + tokens - 1) // tokens
+    sequence_S = torch.arange(len(lengths_N)).repeat_interleave(segments_N)
+    first_S = (segments_N.cumsum(0) - segments_N)[sequence_S]
+    before_S = (torch.arange(len(sequence_S)) - first_S) * tokens
+    starts_S = starts_N[sequence_S] + before_S
+    tokens_S = (lengths_N[sequence_S] - before_S).clamp(max=tokens)
+    chunks_S = (tokens_S + chunk - 1) // chunk
+    table = (starts_S // T, starts_S % T, tokens_S, chunks_S.cumsum(0) - chunks_S)
+    ranges = (segments_N.cumsum(0) - segments_N, segments_N)
+    return Segments(*(torch.stack(x, 1).int().to(device) for x in (table, ranges)))
+
+
+def check_lengths(B: int, T: int, lengths: Sequence[int]) -> None:
+    """Raise ValueError unless lengths divide the rows of a batch; none do, too."""
+    at = 0
+    for length in lengths:
+        if length < 1 or at % T + length > T:
+            raise ValueError(
+                f"lengths has a sequence of {length} tokens at token {at % T} of a row of {T}; "
+                "allowed: at least one token, none beyond the end of the row"
+            )
+        at += length
+    if lengths and at != B * T:
+        raise ValueError(f"lengths sum to {at} tokens; allowed: {B * T}, all of the {B} rows")

@@ -10,9 +10,12 @@ that of phi(k), with widths padded as in registers.
 import triton
 import triton.language as tl
 
-from lmscaling.kernels.chunked_triton.features import feature
-from lmscaling.kernels.chunked_triton.gates import cumulated, scaled
-from lmscaling.kernels.chunked_triton.programs import segment
+from lmscaling.kernels.chunked_triton.functions import (
+    cumulated,
+    feature,
+    scaled,
+    segment,
+)
 
 
 @triton.jit(do_not_specialize=["T"])

@@ -6,15 +6,19 @@ channels, which are computed in plain PyTorch everywhere.
 Legend: B batch, T tokens, H heads, K key width, V value width.
 """
 
+import warnings
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lmscaling import kernels
 from lmscaling.kernels import decode
+from lmscaling.kernels.chunked_triton import op
+from lmscaling.kernels.chunked_triton.packing import packed
+from lmscaling.kernels.chunked_triton.plan import block, check_lengths, compiles_gates, numbered
 from lmscaling.kernels.gated import plain
-from lmscaling.kernels.gated.plain import CHUNK
 
 
 def attend(
@@ -22,30 +26,65 @@ def attend(
     k_BTHK: Tensor,
     v_BTHV: Tensor,
     log_decay: Tensor,
-    initial_BHKV: Tensor | None = None,
-    chunk: int = CHUNK,
+    initial_NHKV: Tensor | None = None,
+    chunk: int = plain.CHUNK,
     lengths: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Weighted sums of values, and the state after the last token; see ``plain.attend``.
+    """Weighted sums of values, and the state after each sequence; see ``plain.attend``.
 
-    The kernels support bfloat16 up to width 128 and float32 up to 64, and have a table of chunk
-    sizes of their own; ``chunk`` is that of plain PyTorch. ``lengths``, not with gates of channels,
-    are the tokens of the sequences in the rows; see ``linear_attention``.
+    The kernels are those of ``linear.forms.chunked``. Within a chunk sums of gates are float32: a
+    gate after a sum of -1,000 is exact to 1e-4.
+
+    With ``lengths``, the tokens of N sequences that follow one another in the rows, and of which
+    none crosses the end of a row, there are N states. Not with gates of channels.
 
     Raises:
         ValueError: The arguments do not match.
     """
     kernels.check(q_BTHK, k_BTHK, v_BTHV)
-    if not lengths and (log_decay.dim() == 4 or not kernels.on_triton_device(v_BTHV)):
-        return plain.attend(q_BTHK, k_BTHK, v_BTHV, log_decay, initial_BHKV, chunk)
-    # Without a division nothing reads the sum of keys.
-    initial = None if initial_BHKV is None else kernels.State(initial_BHKV, initial_BHKV[..., 0])
-    y_BTHV, state = kernels.linear_attention(
-        q_BTHK, k_BTHK, v_BTHV,
-        feature_map="identity", normalize=False, log_decay=log_decay, initial=initial,
-        lengths=lengths,
-    )  # fmt: skip
-    return y_BTHV, state.kv_NHKV.contiguous()  # as the kernel of ``step`` needs it
+    B, T, H, V = v_BTHV.shape
+    K = k_BTHK.shape[3]
+    if op.runs(v_BTHV, K, V) and log_decay.dim() < 4 and _runs_gates(v_BTHV.device.index):
+        y_BTHV, states_NHX = op.chunked(
+            packed(q_BTHK, k_BTHK, v_BTHV), H, K, "identity", False,
+            log_decay=log_decay, initial=None if initial_NHKV is None else _padded(initial_NHKV),
+            lengths=lengths, final=True,
+        )  # fmt: skip
+        state = states_NHX[..., : block(K) * block(V)].unflatten(-1, (block(K), -1))
+        return y_BTHV, state[..., :K, :V].contiguous()  # as the kernel of ``step`` needs it
+    if not lengths:
+        return plain.attend(q_BTHK, k_BTHK, v_BTHV, log_decay, initial_NHKV, chunk)
+    check_lengths(B, T, lengths)
+    tokens = (q_BTHK, k_BTHK, v_BTHV, log_decay.expand(B, T, H))
+    parts = zip(*(x.flatten(0, 1).split(list(lengths)) for x in tokens), strict=True)
+    initial = [None] * len(lengths) if initial_NHKV is None else initial_NHKV.split(1)
+    done = [
+        plain.attend(q[None], k[None], v[None], g[None], state, chunk)
+        for (q, k, v, g), state in zip(parts, initial, strict=True)
+    ]
+    y, final = zip(*done, strict=True)
+    return torch.cat(y, 1).view(v_BTHV.shape), torch.cat(final)
+
+
+@kernels.constant
+def _runs_gates(device: int) -> bool:
+    """Whether the kernels run with gates on a GPU, by its number; warns once about one without."""
+    if compiles_gates(numbered(*torch.cuda.get_device_capability(device))):
+        return True
+    warnings.warn(
+        f"the kernels with gates do not compile for {torch.cuda.get_device_name(device)} by Triton "
+        "3.6 and 3.7: plain PyTorch is used, which is slower",
+        stacklevel=2,
+    )
+    return False
+
+
+def _padded(state_NHKV: Tensor) -> Tensor:
+    """A state as the kernels read it, ``[N, H, state_width]``: the sum of keys, which only a
+    division reads, is zero."""
+    K, V = state_NHKV.shape[2:]
+    padded = F.pad(state_NHKV, (0, block(V) - V, 0, block(K) - K)).flatten(2)
+    return F.pad(padded, (0, block(K))).float()
 
 
 @torch.no_grad()
@@ -54,12 +93,8 @@ def step(
 ) -> Tensor:
     """The next token's ``y_BHV``; updates the state in place, no gradient.
 
-    Args:
-        q_BHK: Query of the token.
-        k_BHK: Key of the token.
-        v_BHV: Value of the token.
-        log_decay: Its gates, ``[H]``, ``[B, H]`` or ``[B, H, K]``.
-        state_BHKV: State before the token, at least float32; updated.
+    ``log_decay`` are its gates, ``[H]``, ``[B, H]`` or ``[B, H, K]``; the state is that before the
+    token, at least float32.
 
     Cost:
         ``5 B H K V`` FLOPs; the state is read and written once.

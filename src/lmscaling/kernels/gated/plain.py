@@ -35,6 +35,10 @@ LEAF = 4
 """Tokens between which gates of channels are compared directly, a power of two."""
 
 
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
 def attend(
     q_BTHK: Tensor,
     k_BTHK: Tensor,
@@ -42,8 +46,8 @@ def attend(
     log_decay: Tensor | None = None,
     initial_BHKV: Tensor | None = None,
     chunk: int = CHUNK,
-    expand: Callable[[Tensor], Tensor] | None = None,
-    weigh: Callable[[Tensor], Tensor] | None = None,
+    expand: Callable[[Tensor], Tensor] = _same,
+    weigh: Callable[[Tensor], Tensor] = _same,
 ) -> tuple[Tensor, Tensor]:
     """Weighted sums of values, and the state after the last token.
 
@@ -56,7 +60,7 @@ def attend(
         initial_BHKV: State before the first token; zero if None.
         chunk: Tokens per chunk; T need not be a multiple.
         expand: Features of queries and keys, ``[..., K]`` to ``[..., F]``. The state then has F
-            rows. Only without gates.
+            rows. Not with gates of channels.
         weigh: With ``expand``, the product of two features as a function of ``q . k``, which costs
             less than the features inside a chunk.
 
@@ -68,41 +72,13 @@ def attend(
         channels ``K (2 log2(C / LEAF) + LEAF + 2)`` exponentials a token and head. Autograd keeps
         the states, ``B H (T / C) K V`` elements, and the weights, ``B H T C``.
     """
-    q, k, v = (at_least_float32(x) for x in (q_BTHK, k_BTHK, v_BTHV))
-    given = (initial_BHKV, chunk, expand or _same, weigh or _same)
-    y_BTHV, state = weighted_sum(q, k, v, _of_tokens(log_decay), *given)
-    return y_BTHV.to(v_BTHV.dtype), state
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
-
-
-def _of_tokens(log_decay: Tensor | None) -> Tensor | None:
-    """Gates as ``[B, T, H, G]``; one of a head is one of every token."""
-    if log_decay is None or log_decay.dim() == 4:
-        return log_decay
-    return log_decay.unsqueeze(-1) if log_decay.dim() == 3 else log_decay[None, None, :, None]
-
-
-def weighted_sum(
-    q_BTHK: Tensor,
-    k_BTHK: Tensor,
-    v_BTHV: Tensor,
-    log_decay_BTHG: Tensor | None,
-    initial_BHKV: Tensor | None,
-    chunk: int,
-    expand: Callable[[Tensor], Tensor] = _same,
-    weigh: Callable[[Tensor], Tensor] = _same,
-) -> tuple[Tensor, Tensor]:
-    """``attend`` in the dtype of its arguments."""
-    T = q_BTHK.shape[1]
-    if log_decay_BTHG is None or log_decay_BTHG.shape[-1] == 1 or T == 1:
+    G_BTHG, T = None if log_decay is None else of_tokens(log_decay), q_BTHK.shape[1]
+    if G_BTHG is None or G_BTHG.shape[-1] == 1 or T == 1:
         chunk = min(chunk, T)
     else:
         chunk = 1 << (chunk - 1).bit_length()  # halved equally often at any T, as compilers need
-    q, k, v = (cut(x, chunk) for x in (q_BTHK, k_BTHK, v_BTHV))  # [B, H, N, C, .]
-    if log_decay_BTHG is None:
+    q, k, v = (cut(at_least_float32(x), chunk) for x in (q_BTHK, k_BTHK, v_BTHV))
+    if G_BTHG is None:
         added_BHNKV = expand(k).mT @ v
         # The state before each chunk. Subtracting a chunk's contribution from the inclusive sum
         # would make the rounding of an output depend on later tokens of its chunk.
@@ -112,12 +88,19 @@ def weighted_sum(
         y = weigh(q @ k.mT).tril() @ v + expand(q) @ state
         final = state[:, :, -1] + added_BHNKV[:, :, -1]
     else:
-        G = cut(log_decay_BTHG.to(q.dtype).expand(-1, T, -1, -1), chunk).cumsum(3)
+        G = cut(G_BTHG.to(q.dtype).expand(-1, T, -1, -1), chunk).cumsum(3)
         last = G[..., -1:, :]
-        added_BHNKV = (k * (last - G).exp()).mT @ v
+        added_BHNKV = (expand(k) * (last - G).exp()).mT @ v
         state, final = _states(added_BHNKV, last.mT.exp(), initial_BHKV)
-        y = _inside(q, k, v, G) + (q * G.exp()) @ state
-    return y.flatten(2, 3)[:, :, :T].transpose(1, 2), final
+        y = _inside(q, k, v, G, weigh) + (expand(q) * G.exp()) @ state
+    return y.flatten(2, 3)[:, :, :T].transpose(1, 2).to(v_BTHV.dtype), final
+
+
+def of_tokens(log_decay: Tensor) -> Tensor:
+    """Gates as ``[B, T, H, G]``; one of a head is one of every token, ``[1, 1, H, 1]``."""
+    if log_decay.dim() == 4:
+        return log_decay
+    return log_decay.unsqueeze(-1) if log_decay.dim() == 3 else log_decay[None, None, :, None]
 
 
 def cut(x_BTHX: Tensor, chunk: int) -> Tensor:
@@ -139,10 +122,12 @@ def _states(
     return torch.stack(before, 2), state
 
 
-def _inside(q: Tensor, k: Tensor, v: Tensor, G: Tensor) -> Tensor:
+def _inside(
+    q: Tensor, k: Tensor, v: Tensor, G: Tensor, weigh: Callable[[Tensor], Tensor]
+) -> Tensor:
     """What the tokens of a chunk read of it, ``[..., C, V]``."""
     if G.shape[-1] == 1:
-        return (q @ k.mT * _kept(G, G.mT, _later(G))) @ v
+        return (weigh(q @ k.mT) * _kept(G, G.mT, _later(G))) @ v
     C, size = q.shape[-2], min(LEAF, q.shape[-2])
     rows, columns, values, g = (x.unflatten(-2, (-1, size)) for x in (q, k, v, G))
     kept = _kept(g.unsqueeze(-2), g.unsqueeze(-3), _later(g).unsqueeze(-1))

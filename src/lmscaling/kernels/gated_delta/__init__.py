@@ -1,1 +1,1 @@
-"""Implementations of the gated delta rule; see ``chunked.py`` for their signature."""
+"""Implementations of the gated delta rule; see ``plain.py`` for their signature."""

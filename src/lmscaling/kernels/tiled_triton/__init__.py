@@ -16,12 +16,11 @@ of v. Therefore y is also kept in float32, both sums divide by the sum of the *r
 subtracted, when it is small. Centring tiles by a prefix mean would work as well but needs another
 pass. The remaining error is that of a float32 sum of T terms, not yet measured on tensor cores.
 
-With a window w, the sums are over the last w tokens, ``i - w < j <= i``, and tiles outside it are
-not visited. If keys and values have fewer heads than queries, a program computes the gradients of
-one of their heads and adds up those of its queries in order.
-
 Legend: i rows (queries), j columns (keys); ``BLOCK_I``, ``BLOCK_J`` of them in a tile; K, V widths,
-``BLOCK_K``, ``BLOCK_V`` the powers of two above them, padded with zeros.
+``BLOCK_K``, ``BLOCK_V`` the powers of two above them, padded with zeros; ``heads`` is B H. Kernels
+take features q and k ``[B, T, H, K]``, v and g ``[B, T, H, V]``, ``inverse`` 1 / D and ``delta``
+g . y in float32 ``[B, H, T]``, and ``y32``, which is y in float32. They write contiguous tensors;
+gradients of q and k are those before the feature map.
 
 Source: Dao 2023 (arXiv:2307.08691), algorithms 1 and 2, for the order of tiles; Katharopoulos et
 al. 2020 (arXiv:2006.16236), eq. 8, for the function.

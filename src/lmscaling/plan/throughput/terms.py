@@ -5,8 +5,7 @@ arithmetic, or any norm above 1, predicts published steps worse.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from lmscaling import registry
 from lmscaling.config.devices import Device
@@ -165,14 +164,3 @@ def _of_attention(kind: str, layers: int, work: Work, device: Device) -> dict[st
         return {"recurrence": per_token}
     pairs = layers * width * tokens * context / 2
     return {"loop": per_token, "loop_pairs": pairs / device.bandwidth}
-
-
-def read_work(row: Mapping[str, str]) -> Work:
-    """The work of a row of a table whose columns are the fields, with ``kind`` and ``layers`` in
-    place of ``kinds``; empty ones have their default."""
-    read = {"recompute": float, "attended": float}
-    known = {field.name: read.get(field.name, int) for field in fields(Work)}
-    values: dict[str, Any] = {
-        name: known[name](text) for name, text in row.items() if name in known and text
-    }
-    return Work(kinds={row["kind"]: int(row["layers"])}, **values)

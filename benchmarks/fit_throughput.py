@@ -1,0 +1,240 @@
+"""Fit the model that predicts times of updates to published ones, and check it on others.
+
+    python benchmarks/fit_throughput.py [coefficients.json]    # to write; only the table by default
+
+The published times are 42 training runs of nine stacks, and the steps of the post (Buckman and
+Gelada 2024). ``throughput.csv`` has what the sources print (``published`` in ``unit``) and what
+follows from it. Micro-batches that are not published are taken as 16,384 tokens or one sequence,
+and updates as 65,536 tokens a device. The blocks of the post were recomputed, as its longest
+contexts fit into 80 GB only so. The table says how well times are predicted that no fit has seen.
+"""
+
+import csv
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmscaling.config import devices
+from lmscaling.files import write_json
+from lmscaling.formatting import aligned
+from lmscaling.plan.throughput import timed_steps
+from lmscaling.plan.throughput.model import (
+    NAMES,
+    QUANTILES,
+    SPREAD,
+    Coefficients,
+    Timing,
+    pooled,
+    vector,
+)
+from lmscaling.plan.throughput.terms import TERMS, Work
+
+FACTS = Path(__file__).with_name("throughput.csv")
+STEP_TIME = Path(__file__).parents[1] / "results" / "published" / "step_time.csv"
+DIGITS = 5
+
+POST = "post"
+POST_SOURCE = "Buckman and Gelada 2024: results/published/step_time.csv"
+POST_DEVICE = "NVIDIA H100"
+SHAPES = {124: (12, 12, 768), 355: (24, 16, 1024), 774: (36, 20, 1280), 1558: (48, 25, 1600)}
+"""Layers, heads and width of GPT-2 by millions of parameters."""
+PAIR = ("softmax_flash", "linear_chunked")
+"""The forms of the post that a study trains."""
+REVEALED, OF_GRID = 2, 6
+"""Measured updates of a stack, and of the grid of the post."""
+NEAR = 65536
+"""Longest context that a calibration measures, tokens."""
+
+Step = tuple[Mapping[str, str], Timing]
+Error = tuple[float, float]
+"""Logarithm of predicted over measured seconds, and its standard deviation."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Factors by which predictions differ from measurements."""
+
+    what: str
+    n: int
+    median: float
+    p90: float
+    worst: float
+    within: dict[float, float]
+    """Share of times in their interval by its level."""
+
+    @classmethod
+    def of(cls, what: str, errors: Iterable[Error]) -> "Accuracy":
+        away_i, sd_i = np.abs(np.array(list(errors))).T
+        factor_i = np.exp(away_i)
+        within = {level: float((away_i < z * sd_i).mean()) for level, z in QUANTILES.items()}
+        p90, worst = float(np.quantile(factor_i, 0.9)), float(factor_i.max())
+        return cls(what, len(away_i), float(np.median(factor_i)), p90, worst, within)
+
+
+def table() -> list[Accuracy]:
+    """All checks."""
+    post, stacks = read_post(), read()
+    pair = [step for step in post if step[0]["implementation"] in PAIR]
+    none, two = _stacks({POST: _times(post), **stacks})
+    return [
+        Accuracy.of("a size of the post, from the others", _sizes(post)),
+        Accuracy.of("four times the longest context", _contexts(pair)),
+        Accuracy.of("a stack, from the others", none),
+        Accuracy.of(f"a stack with {REVEALED} updates measured", two),
+        Accuracy.of(f"the grid of the post with {OF_GRID} steps measured", _grid(pair, stacks)),
+    ]
+
+
+def lines() -> list[list[str]]:
+    """The checks as a table with a header, as the documentation has it."""
+    head = ["predicted", "times", "median", "90 %", "worst", "in 80 %", "in 95 %"]
+    rows = [
+        [a.what, str(a.n), *(f"{factor:.3f}" for factor in (a.median, a.p90, a.worst)),
+         *(f"{a.within[level]:.2f}" for level in (0.8, 0.95))]
+        for a in table()
+    ]  # fmt: skip
+    return [head, *rows]
+
+
+def _sizes(post: Sequence[Step]) -> Iterable[Error]:
+    """Products and launches are those of all forms, so all are fitted."""
+    for size in {row["params_millions"] for row, _ in post}:
+        known = Coefficients.counted().measured(
+            _times(step for step in post if step[0]["params_millions"] != size)
+        )
+        yield from _errors(
+            known,
+            (s for s in post if s[0]["params_millions"] == size and s[0]["implementation"] in PAIR),
+        )
+
+
+def _contexts(pair: Sequence[Step]) -> Iterable[Error]:
+    """From up to a quarter of the longest context of each size and form to it."""
+    longest: dict[tuple[str, str], int] = {}
+    for row, _ in pair:
+        series = row["params_millions"], row["implementation"]
+        longest[series] = max(longest.get(series, 0), int(row["context"]))
+    far = [
+        4 * int(row["context"]) > longest[row["params_millions"], row["implementation"]]
+        for row, _ in pair
+    ]
+    near = [step for step, is_far in zip(pair, far, strict=True) if not is_far]
+    known = Coefficients.counted().measured(_times(near))
+    return _errors(known, (step for step, is_far in zip(pair, far, strict=True) if is_far))
+
+
+def _stacks(stacks: Mapping[str, Sequence[Timing]]) -> tuple[list[Error], list[Error]]:
+    """Each published stack from all others, and with its most telling updates measured."""
+    none: list[Error] = []
+    two: list[Error] = []
+    for name, timings in stacks.items():
+        if name == POST:
+            continue
+        known = pooled(other for n, other in stacks.items() if n != name)
+        none += _differ(known, timings)
+        if len(timings) > REVEALED:
+            x = [timing.x_K for timing in timings]
+            picked = known.to_measure(x, x, REVEALED)
+            chosen = known.measured([timings[i] for i in picked], SPREAD)
+            two += _differ(chosen, [t for i, t in enumerate(timings) if i not in picked])
+    return none, two
+
+
+def _grid(pair: Sequence[Step], stacks: Mapping[str, Sequence[Timing]]) -> list[Error]:
+    """The steps of the post from other stacks and a few of its own."""
+    known = pooled(stacks.values())
+    near = [timing for row, timing in pair if int(row["context"]) <= NEAR]
+    x = [timing.x_K for timing in near]
+    picked = [near[i] for i in known.to_measure(x, x, OF_GRID)]
+    rest = [timing for _, timing in pair if all(timing is not one for one in picked)]
+    return _differ(known.measured(picked, SPREAD), rest)
+
+
+def _times(steps: Iterable[Step]) -> list[Timing]:
+    return [timing for _, timing in steps]
+
+
+def _errors(known: Coefficients, steps: Iterable[Step]) -> list[Error]:
+    return _differ(known, _times(steps))
+
+
+def _differ(known: Coefficients, timings: Iterable[Timing]) -> list[Error]:
+    found = [(known.predict(timing.x_K), timing.seconds) for timing in timings]
+    return [(float(np.log(p.seconds / seconds)), p.sd) for p, seconds in found]
+
+
+def read() -> dict[str, list[Timing]]:
+    """Published updates by stack."""
+    stacks: dict[str, list[Timing]] = {}
+    with FACTS.open(newline="") as file:
+        for row in csv.DictReader(file):
+            x_K = vector(read_work(row), devices.DEVICES[row["device"]])
+            stacks.setdefault(row["stack"], []).append(Timing(x_K, float(row["seconds"])))
+    return stacks
+
+
+def read_work(row: Mapping[str, str]) -> Work:
+    """The work of a row of a table whose columns are the fields, with ``kind`` and ``layers`` in
+    place of ``kinds``; empty ones have their default."""
+    read = {"recompute": float, "attended": float}
+    known = {field.name: read.get(field.name, int) for field in fields(Work)}
+    values: dict[str, Any] = {
+        name: known[name](text) for name, text in row.items() if name in known and text
+    }
+    return Work(kinds={row["kind"]: int(row["layers"])}, **values)
+
+
+def read_post() -> list[Step]:
+    """The steps of the post with their rows."""
+    with STEP_TIME.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["milliseconds"]]
+    device = devices.DEVICES[POST_DEVICE]
+    return [(r, Timing(vector(_work(r), device), float(r["milliseconds"]) / 1e3)) for r in rows]
+
+
+def _work(row: Mapping[str, str]) -> Work:
+    layers, heads, width = SHAPES[int(row["params_millions"])]
+    method = row["implementation"].replace("_", " ", 1)
+    return timed_steps.step(method, layers, heads, width, int(row["context"]), recompute=1.0)
+
+
+def fit(out: Path) -> None:
+    """Fit the coefficients to all published updates and write them."""
+    post = [timing for _, timing in read_post()]
+    known = pooled([post, *read().values()])
+    write_json(out, _content(known, {POST_SOURCE: len(post), **_sources()}))
+
+
+def _sources() -> dict[str, int]:
+    with FACTS.open(newline="") as file:
+        named = [row["source"] for row in csv.DictReader(file)]
+    return {source: named.count(source) for source in dict.fromkeys(named)}
+
+
+def _content(known: Coefficients, sources: dict[str, int]) -> dict[str, Any]:
+    rounded = [
+        [float(f"{value:.{DIGITS}g}") for value in row[: i + 1]]
+        for i, row in enumerate(known.cov_KK)
+    ]
+    return {
+        "sources": sources,
+        "names": [*NAMES, "stack"],
+        "units": [term.unit for term in TERMS.values()],
+        "coefficients": [float(f"{value:.3g}") for value in np.exp(known.mean_K)],
+        "mean": [float(f"{value:.{DIGITS}g}") for value in known.mean_K],
+        "covariance": rounded,
+    }
+
+
+def main() -> None:
+    if sys.argv[1:]:
+        fit(Path(sys.argv[1]))
+    print("\n".join(aligned(lines(), left={0})))
+
+
+if __name__ == "__main__":
+    main()
