@@ -113,3 +113,5 @@ def copied(folder: Path) -> Iterator[Copy]:
         finally:
             forget()
             sys.modules.update(before)
+            for name, module in before.items():  # importing the copy set these too
+                setattr(attention, name.rpartition(".")[2], module)

@@ -34,7 +34,7 @@ def test_layers_and_kernels_are_right_in_the_interpreter():
 
 
 def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("lmscaling.attention.fla.find_spec", lambda name: None)
+    monkeypatch.setattr(fla, "find_spec", lambda name: None)
     with refused(UserError, "flash-linear-attention", "lmscaling[fla]"):
         attention.build("fla", 64, 2, layer="GatedLinearAttention")
 
