@@ -1,5 +1,5 @@
-"""Coverage of the intervals of optimal learning rates, of their law over sizes, and of the noise
-scale of the gradient, on synthetic studies."""
+"""Coverage of the intervals of optimal learning rates and of the noise scale of the gradient, on
+synthetic studies."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,16 +10,14 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.stats import t
 
-from lmscaling.fits import fieller, lr_law, lr_optimum
+from lmscaling.fits import fieller, lr_optimum
 from lmscaling.fits.fieller import Moments
-from lmscaling.fits.uncertainty import LEVEL, Interval
+from lmscaling.fits.uncertainty import LEVEL
 
 SWEEPS = 6
 """Attentions of a study of rates, each with its own optimum."""
 BEND = 0.035
 """Nats per squared e-fold of the rate, about that of GPT-2 124M."""
-EXPONENT, SCATTER = 0.4, 0.1
-"""Of a law over sizes; standard deviation of the logarithm of an optimum around it."""
 SMALL, BIG, DIMENSIONS = 16, 64, 30
 """Tokens of both batches, and parameters whose gradient is simulated."""
 
@@ -52,7 +50,6 @@ FAMILIES = {
 def rows(studies: int) -> list[Row]:
     """All rows, in the order of the table."""
     found = [row for name in FAMILIES for row in rates(name, studies)]
-    found += [law(sizes, studies) for sizes in (3, 4, 6)]
     found += [scale(true, n, studies) for n in (8, 40) for true in (10.0, 100.0, 1000.0)]
     return found
 
@@ -105,18 +102,6 @@ def _row(law: str, family: str, fitter: str, quantity: str, made: list[tuple]) -
         law, family, fitter, quantity, float(error.mean()), float(np.sqrt((error**2).mean())),
         covered, width, 1 - len(known) / len(made), len(made),
     )  # fmt: skip
-
-
-def law(sizes: int, studies: int) -> Row:
-    """The exponent of the law of optimal rates over sizes."""
-    n, rng, made = np.geomspace(1e6, 1e9, sizes), np.random.default_rng(0), []
-    for _ in range(studies):
-        found = lr_law.fit(n, 3 * n**-EXPONENT * np.exp(rng.normal(0, SCATTER, sizes)))
-        # A row has logarithms.
-        ends = found.interval or Interval(None, None)
-        low, high = np.exp([ends.low or -np.inf, ends.high or np.inf])
-        made.append((float(np.exp(found.exponent)), Interval(low, high), EXPONENT))
-    return _row("learning rate over sizes", f"{sizes} sizes", "ours", "exponent", made)
 
 
 def scale(true: float, samples: int, studies: int) -> Row:

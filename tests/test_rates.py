@@ -4,14 +4,13 @@ import coverage_rates
 import numpy as np
 import pytest
 from conftest import refused, sentence
-from coverage import verdict
 from coverage_rates import Family
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lmscaling.config import grid
 from lmscaling.errors import UserError
-from lmscaling.fits import lr_law, lr_optimum
+from lmscaling.fits import lr_optimum
 
 SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
 
@@ -124,27 +123,6 @@ def test_groups_are_runs_that_differ_in_seed_and_rate():
     assert (medium.size, medium.rate) == ("m", pytest.approx(1.5 * 6e-4))
     assert (small.study_lr, small.n) == (6e-4, 768)
     assert (other.size, other.optimum.status) == ("s", "untuned")
-
-
-@settings(max_examples=10)
-@given(st.integers(2, 6), st.floats(0.1, 0.6), st.floats(-3, 3), st.floats(0.1, 10))
-def test_a_law_of_rates_comes_back_in_any_unit(sizes, exponent, level, unit):
-    """A unit of rates moves the coefficient alone, and two sizes give no interval."""
-    n = np.geomspace(1e6, 1e9, sizes)
-    noise = np.exp(np.random.default_rng(0).normal(0, 0.1, sizes))
-    exact, noisy = (lr_law.fit(n, np.exp(level) * n**-exponent * by) for by in (1, noise))
-    assert (exact.coefficient, exact.exponent) == pytest.approx((np.exp(level), exponent))
-    other = lr_law.fit(n, unit * np.exp(level) * n**-exponent * noise)
-    assert other.exponent == pytest.approx(noisy.exponent)
-    assert other.coefficient == pytest.approx(unit * noisy.coefficient)
-    assert (noisy.interval is None) == (sizes == 2)
-    if noisy.interval is not None:
-        assert noisy.exponent in noisy.interval
-
-
-@pytest.mark.parametrize("sizes", [3, 4])
-def test_the_interval_of_the_exponent_of_a_law_covers_it(sizes):
-    assert verdict(coverage_rates.law(sizes, 500)) == "ok"
 
 
 def test_rates_by_attention_reach_their_cells(values):

@@ -18,13 +18,10 @@ others, with which ours are never mixed.
 Needs no PyTorch.
 """
 
-import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,27 +30,14 @@ import duckdb
 from pandas import DataFrame
 
 from lmscaling.errors import UserError, choose
-from lmscaling.fits import (
-    context_law,
-    gaps,
-    isotime,
-    loss_surface,
-    lr_law,
-    lr_optimum,
-    multiplier,
-    points,
-    power_law,
-)
-from lmscaling.fits.uncertainty import Interval
+from lmscaling.fits import tables
 from lmscaling.store import meanings, published
 from lmscaling.store.build import build, connect
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LAWS", "Study"]
-
-Row = dict[str, Any]
+__all__ = ["Study"]
 
 AXES = ("updates", "tokens", "flops", "hours")
 """What a run spends, the columns of ``Study.curves``."""
@@ -64,16 +48,6 @@ SUMMARY = """
     FROM known WHERE branch IS NULL
     GROUP BY source, baseline, attention, size, context, status
     ORDER BY source, attention <> baseline, attention, volume, size, context, status
-"""
-
-COUNTS = """
-    SELECT source, attention, size, min(params) AS params, context, count(*)::INTEGER AS planned,
-        (count(*) FILTER (status NOT IN ('pending', 'skipped')))::INTEGER AS started,
-        (count(*) FILTER (status IN ('done', 'out_of_tokens')))::INTEGER AS done,
-        (count(*) FILTER (status IN ('diverged', 'exploded')))::INTEGER AS failed
-    FROM known WHERE branch IS NULL
-    GROUP BY source, attention, size, context
-    ORDER BY source, attention DESC, min(n_layer * d_model * d_model), size, context
 """
 
 
@@ -210,21 +184,7 @@ class Study:
             in nats, ``basis`` (``measured`` with seeds of the cell, ``pooled`` from other cells,
             ``assumed``), and ``assumed_sd``.
         """
-        from lmscaling.figures.shared import ends
-
-        counts, final = self.query(COUNTS), self.query(ends.QUERY)
-        known, equal = ends.spreads(final), final.loc[ends.is_equal(final)]
-        means = equal.groupby(["source", "attention", "size", "context"]).loss.mean().to_dict()
-        rows = []
-        for row in counts.to_dict("records"):
-            cell = row["source"], row["attention"], row["size"], row["context"]
-            spread = known.get(cell)
-            if spread:
-                row |= {"seeds": spread.seeds, "sd": spread.sd, "basis": spread.basis}
-                row |= _number("loss", float(means[cell]), spread.interval(float(means[cell])))
-            rows.append(row)
-        more = ["seeds", *_names("loss"), "sd", "basis", "assumed_sd"]
-        return DataFrame(rows, columns=[*counts.columns, *more]).astype({"seeds": "Int64"})
+        return tables.cells(self._db)
 
     def final(
         self,
@@ -252,23 +212,7 @@ class Study:
         Raises:
             UserError: The study has no such attention, size or context.
         """
-        from lmscaling.figures.shared import ends
-
-        rows = self.query(f"""
-            SELECT k.name, e.*, k.run
-            FROM ({ends.QUERY}) e
-            JOIN known k USING (source, attention, size, context, seed, lr_scale)
-            WHERE k.branch IS NULL
-            ORDER BY source, attention DESC, e.params, size, context, seed
-        """)
-        known, counts = ends.spreads(rows), ends.is_equal(rows)
-        numbers = []
-        for row, counted in zip(rows.to_dict("records"), counts, strict=True):
-            spread = known.get((row["source"], row["attention"], row["size"], row["context"]))
-            alone = replace(spread, seeds=1).interval(row["loss"]) if counted and spread else None
-            numbers.append(_number("loss", row["loss"], alone))
-        ends_of = DataFrame(numbers, columns=["loss_low", "loss_high", "assumed_sd"])
-        return self._selected(rows.join(ends_of), attention, size, context)
+        return self._selected(tables.final(self._db), attention, size, context)
 
     def curves(
         self,
@@ -296,11 +240,11 @@ class Study:
         Raises:
             UserError: There is no such axis, or the study has no such attention, size or context.
         """
-        from lmscaling.figures.shared import curves
-
         if axis not in AXES:
             raise UserError(f"there is no axis {axis!r}; {choose(axis, AXES)}")
-        rows = self.query(curves.QUERY).sort_values(["run", "split", axis], kind="stable")
+        rows = self.query("FROM learning_curves ORDER BY ALL").sort_values(
+            ["run", "split", axis], kind="stable"
+        )
         others = [name for name in AXES if name != axis]
         return self._selected(rows.drop(columns=others), attention, size, context)
 
@@ -316,8 +260,7 @@ class Study:
 
         Args:
             law: ``surface`` L(N, D), ``time`` L(t), ``size`` (the best size by budget), ``context``
-                (the best training context), ``rate`` (the best learning rate of a cell) or
-                ``rates`` (its power law over sizes).
+                (the best training context) or ``rate`` (the best learning rate of a cell).
             attention: Only rows of this one.
             size: Only rows of this one.
             context: Only rows of this one, tokens.
@@ -341,19 +284,16 @@ class Study:
             - ``context``: ``best`` (tokens).
             - ``rate``: ``rate`` (peak, per update), of ``tried`` rates, ``gain`` over the study's
               rate (nats).
-            - ``rates``: ``coefficient`` and ``exponent`` of ``rate = coefficient N^-exponent``,
-              from the best rates of ``sizes`` sizes.
 
         Raises:
             UserError: There is no such law, attention, size or context, or the rows of the law are
                 not by what is asked for.
         """
-        if law not in LAWS:
-            raise UserError(f"there is no law {law!r}; {choose(law, LAWS)}")
-        columns, rows_of = LAWS[law]
-        rows = DataFrame(rows_of(self._db), columns=columns)
+        if law not in tables.LAWS:
+            raise UserError(f"there is no law {law!r}; {choose(law, tables.LAWS)}")
+        rows = tables.law(self._db, law)
         for name, wanted in (("attention", attention), ("size", size), ("context", context)):
-            if wanted is not None and name not in columns:
+            if wanted is not None and name not in rows:
                 raise UserError(f"the law {law!r} has no row by {name}; leave {name} out")
         return self._selected(rows, attention, size, context)
 
@@ -386,16 +326,8 @@ class Study:
             UserError: The study has no such attention, size or context, or both are the same.
         """
         reference = self._reference(attention, reference)
-        rows = self._db.sql(multiplier.QUERY).fetchall()
-        # The first of two attentions is the reference; the place of the name in a row is 5.
-        pairs = multiplier.compare(sorted(rows, key=lambda row: row[5] != reference))
-        chosen = [one for one in pairs if (one.attention, one.reference) == (attention, reference)]
-        numbers = [name for axis in multiplier.AXES for name in _names(axis)]
-        columns = ["source", "attention", "reference", "size", "context", "seeds", "status", "why",
-                   "loss", *numbers, "speed", "assumed_sd", "result"]  # fmt: skip
-        return self._selected(
-            DataFrame(list(map(_multiplier, chosen)), columns=columns), None, size, context
-        )
+        rows = tables.multipliers(self._db, reference)
+        return self._selected(_of(rows, attention, reference), None, size, context)
 
     def gap(
         self,
@@ -425,14 +357,8 @@ class Study:
             UserError: The study has no such attention, size or context, or both are the same.
         """
         reference = self._reference(attention, reference)
-        rows = self._db.sql(gaps.QUERY).fetchall()
-        found = gaps.compare(sorted(rows, key=lambda row: row[5] != reference))
-        chosen = [one for one in found if (one.attention, one.reference) == (attention, reference)]
-        columns = ["source", "attention", "reference", "size", "context", "cells", "seeds",
-                   *_names("gap"), "p", "status", "why", "needed", "assumed_sd"]  # fmt: skip
-        table = DataFrame(list(map(_gap, chosen)), columns=columns)
-        table = table.astype({"context": "Int64", "needed": "Int64"})
-        return self._selected(table, None, size, context)
+        rows = tables.loss_gaps(self._db, reference)
+        return self._selected(_of(rows, attention, reference), None, size, context)
 
     def claims(self) -> DataFrame:
         """Verdicts on the claims of the literature by the numbers of the study.
@@ -453,11 +379,11 @@ class Study:
                 "verdict": one.judgement.verdict, "why": one.judgement.why,
                 "number_is": claims.load(one.name).NUMBER,
             }
-            | _number("number", one.judgement.number, one.judgement.interval)
+            | tables.number("number", one.judgement.number, one.judgement.interval)
             for one in judged
         ]  # fmt: skip
-        columns = ["claim", "title", "candidate", "source", "setup", "verdict", *_names("number"),
-                   "assumed_sd", "number_is", "why"]  # fmt: skip
+        columns = ["claim", "title", "candidate", "source", "setup", "verdict",
+                   *tables.names("number"), "assumed_sd", "number_is", "why"]  # fmt: skip
         return DataFrame(rows, columns=columns)
 
     def figure(self, name: str) -> "Figure":
@@ -539,155 +465,5 @@ def _ends_of(contexts: list[int]) -> str:
     return " to ".join(f"{context:,}" for context in dict.fromkeys((contexts[0], contexts[-1])))
 
 
-def _names(number: str) -> list[str]:
-    """The columns of a number and its interval."""
-    return [number, f"{number}_low", f"{number}_high"]
-
-
-def _number(name: str, value: float | None, interval: Interval | None) -> Row:
-    """The cells of a number and its interval; NaN where there is none."""
-    known = {name: value}
-    if interval is not None:
-        known |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
-        known["assumed_sd"] = interval.assumed
-    return {key: math.nan if x is None else x for key, x in known.items()}
-
-
-def _numbers(values: Mapping[str, float], intervals: Mapping[str, Interval]) -> Row:
-    parts = (_number(name, value, intervals.get(name)) for name, value in values.items())
-    return {key: value for part in parts for key, value in part.items()}
-
-
-def _multiplier(pair: multiplier.Pair) -> Row:
-    row = {
-        "source": pair.source, "attention": pair.attention, "reference": pair.reference,
-        "size": pair.size, "context": pair.context, "seeds": pair.seeds,
-        "status": pair.result.status, "why": multiplier.STATUSES[pair.result.status],
-        "result": pair.result,
-    }  # fmt: skip
-    if not pair.result.levels:
-        return row
-    last = pair.result.levels[-1]
-    ratios = {axis: getattr(last, axis) for axis in pair.axes}
-    return row | {"loss": last.loss, "speed": last.speed} | _numbers(ratios, last.intervals)
-
-
-def _gap(gap: gaps.Gap) -> Row:
-    return {
-        "source": gap.source, "attention": gap.attention, "reference": gap.reference,
-        "size": gap.size, "context": gap.context, "cells": gap.cells, "seeds": gap.seeds,
-        "p": gap.p, "status": gap.status, "why": gaps.STATUSES[gap.status], "needed": gap.needed,
-    } | _number("gap", gap.gap, gap.interval)  # fmt: skip
-
-
-def _groups(db: duckdb.DuckDBPyConnection, *by: str) -> dict[tuple, points.Group]:
-    return points.groups(points.read(db.sql(points.QUERY).fetchall()), *by)
-
-
-def _surfaces(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
-    names = ("source", "schedule", "attention", "context")
-    for key, group in _groups(db, "attention", "context").items():
-        law = loss_surface.fit_group(group)
-        yield {
-            **dict(zip(names, key, strict=True)), "status": law.status,
-            "why": loss_surface.STATUSES[law.status], "points": law.points, "runs": law.runs,
-            **_numbers(law.values, law.intervals), "result": law,
-        }  # fmt: skip
-
-
-def _time_laws(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
-    groups = _groups(db, "size", "context")
-    for key, fitted in power_law.fit_groups(groups).items():
-        head = dict(zip(("source", "schedule", "size", "context"), key, strict=True))
-        for attention, law in fitted.laws.items():
-            values = {name: getattr(law, name) for name in ("E", "k", "gamma")}
-            yield {
-                **head, "attention": attention, "unit": groups[key].unit, "status": law.status,
-                "why": power_law.STATUSES[law.status], **_numbers(values, law.intervals),
-                "result": law,
-            }  # fmt: skip
-
-
-def _best_sizes(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
-    groups = _groups(db, "attention", "context")
-    for key, law in isotime.fit_groups(groups).items():
-        head = dict(zip(("source", "schedule", "attention", "context"), key, strict=True))
-        power = {"law_status": law.status, **_number("p", law.p, law.interval)}
-        unit = groups[key].unit
-        if not law.optima:
-            yield {**head, "unit": unit, "status": law.status, "why": isotime.STATUSES[law.status],
-                   **power, "result": law}  # fmt: skip
-        for budget, best in law.optima.items():
-            why = isotime.optimum.STATUSES[best.status]
-            yield {**head, "budget": budget, "unit": unit, "status": best.status, "why": why,
-                   **power, **_number("best", best.at, best.interval), "result": law}  # fmt: skip
-
-
-def _best_contexts(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
-    names = ("source", "schedule", "attention", "size")
-    for key, best in context_law.fit_groups(_groups(db, "attention", "size")).items():
-        yield {
-            **dict(zip(names, key, strict=True)), "status": best.status,
-            "why": context_law.STATUSES[best.status], **_number("best", best.at, best.interval),
-            "result": best,
-        }  # fmt: skip
-
-
-def _rates(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
-    for group in lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall()):
-        best = group.optimum
-        yield {
-            "source": "measured", "attention": group.attention, "size": group.size,
-            "context": group.context, "tried": best.tried, "status": best.status,
-            "why": lr_optimum.STATUSES[best.status], **_number("rate", group.rate, group.interval),
-            "gain": best.gain, "result": best,
-        }  # fmt: skip
-
-
-def _rate_laws(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
-    groups = lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall())
-    for attention, found in lr_law.tuned(groups).items():
-        law = found.law
-        known = {} if law is None else {
-            "coefficient": law.coefficient, **_number("exponent", law.exponent, law.interval)
-        }  # fmt: skip
-        yield {
-            "source": "measured", "attention": attention, "sizes": len(found.rates),
-            "status": "too_few" if law is None else "fitted",
-            "why": f"the best rate is known at {len(found.rates)} sizes", **known, "result": found,
-        }  # fmt: skip
-
-
-LAWS: dict[str, tuple[list[str], Callable[[duckdb.DuckDBPyConnection], Iterator[Row]]]] = {
-    "surface": (
-        ["source", "schedule", "attention", "context", "status", "why", "points", "runs",
-         *[name for each in (*loss_surface.PARAMETERS, "g") for name in _names(each)], "result"],
-        _surfaces,
-    ),
-    "time": (
-        ["source", "schedule", "attention", "size", "context", "status", "why", "unit",
-         *_names("E"), "k", *_names("gamma"), "assumed_sd", "result"],
-        _time_laws,
-    ),
-    "size": (
-        ["source", "schedule", "attention", "context", "budget", "unit", "status", "why",
-         *_names("best"), "law_status", *_names("p"), "assumed_sd", "result"],
-        _best_sizes,
-    ),
-    "context": (
-        ["source", "schedule", "attention", "size", "status", "why", *_names("best"), "assumed_sd",
-         "result"],
-        _best_contexts,
-    ),
-    "rate": (
-        ["source", "attention", "size", "context", "tried", "status", "why", *_names("rate"),
-         "assumed_sd", "gain", "result"],
-        _rates,
-    ),
-    "rates": (
-        ["source", "attention", "sizes", "status", "why", "coefficient", *_names("exponent"),
-         "result"],
-        _rate_laws,
-    ),
-}  # fmt: skip
-"""The columns of each law of ``Study.fit``, and what computes its rows."""
+def _of(pairs: DataFrame, attention: str, reference: str) -> DataFrame:
+    return pairs.loc[(pairs.attention == attention) & (pairs.reference == reference)]

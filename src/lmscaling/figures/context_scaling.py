@@ -16,20 +16,22 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from pandas import DataFrame, concat
 
 from lmscaling.figures.shared import ends, style
+from lmscaling.fits.ends import QUERY as ENDS
+from lmscaling.fits.ends import predicted, spreads
 
 SECTION = "learning"
 
-QUERY = f"""{ends.QUERY.rstrip()}
+QUERY = f"""{ENDS.rstrip()}
     ORDER BY source, attention DESC, params, size, context, seed
 """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    predicted = ends.predicted(db)
-    every = concat([rows, predicted]) if len(predicted) else rows
+    expected = predicted(db)
+    every = concat([rows, expected]) if len(expected) else rows
     colours, shades = style.palette(rows.attention.tolist()), style.shades_of(every)
     attentions = list(dict.fromkeys(attention for attention, _ in shades))
-    contexts, known = sorted(rows.context.unique()), ends.spreads(rows)
+    contexts, known = sorted(rows.context.unique()), spreads(rows)
     figure, panels = style.panels(len(attentions), min(2, len(attentions)), 2.6)
     for attention, axes in zip(attentions, panels, strict=True):
         part = rows.loc[rows.attention == attention]
@@ -37,8 +39,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for (size, shade), shift in zip(sizes, ends.shifts(len(sizes), rows.context), strict=True):
             own, mixed = part.loc[part["size"] == size], style.mixes_sources(rows.source)
             ends.draw(axes, own, "context", shade, known, mixed, shift)
-            left = (predicted["size"] == size) & (predicted.attention == attention)
-            ends.draw_predicted(axes, predicted.loc[left], "context", shade, shift)
+            left = (expected["size"] == size) & (expected.attention == attention)
+            ends.draw_predicted(axes, expected.loc[left], "context", shade, shift)
         ends.label_unequal(axes, part, "context")
         style.mark_unusual(axes, part, "context", "loss", colours)
         axes.set_xscale("log", base=2)

@@ -13,7 +13,7 @@ SECTION = "learning"
 
 SWITCH = ("Training loss against", "FLOPs")
 
-QUERY = f"SELECT * FROM ({curves.QUERY}) WHERE flops IS NOT NULL ORDER BY ALL"
+QUERY = "FROM learning_curves WHERE flops IS NOT NULL ORDER BY ALL"
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:

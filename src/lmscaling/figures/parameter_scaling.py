@@ -15,10 +15,12 @@ from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import ends, style
+from lmscaling.fits.ends import QUERY as ENDS
+from lmscaling.fits.ends import predicted, spreads
 
 SECTION = "learning"
 
-QUERY = f"""{ends.QUERY.rstrip()}
+QUERY = f"""{ENDS.rstrip()}
     ORDER BY source, context, attention DESC, params, size, seed
 """
 
@@ -26,8 +28,8 @@ QUERY = f"""{ends.QUERY.rstrip()}
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     colours, mixed = style.palette(rows.attention.tolist()), style.mixes_sources(rows.source)
     attentions = [name for name in colours if name in set(rows.attention)]
-    contexts, known = sorted(rows.context.unique()), ends.spreads(rows)
-    predicted = ends.predicted(db)
+    contexts, known = sorted(rows.context.unique()), spreads(rows)
+    expected = predicted(db)
     columns = min(3, len(contexts))
     bars = ends.shifts(len(attentions), rows.params)
     figure, panels = style.panels(len(contexts), columns, 2.1)
@@ -36,8 +38,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for attention, shift in zip(attentions, bars, strict=True):
             own = part.loc[part.attention == attention]
             ends.draw(axes, own, "params", colours[attention], known, mixed, shift)
-            left = (predicted.context == context) & (predicted.attention == attention)
-            ends.draw_predicted(axes, predicted.loc[left], "params", colours[attention], shift)
+            left = (expected.context == context) & (expected.attention == attention)
+            ends.draw_predicted(axes, expected.loc[left], "params", colours[attention], shift)
         ends.label_unequal(axes, part, "params")
         style.mark_unusual(axes, part, "params", "loss", colours)
         axes.set_title(f"context {context:,}")

@@ -14,7 +14,7 @@ import duckdb
 from lmscaling import __version__, figures
 from lmscaling.config.study import Study
 from lmscaling.config.types import dump, less
-from lmscaling.fits import context_law, isotime, loss_surface, lr_law, lr_optimum, power_law
+from lmscaling.fits import context_law, isotime, loss_surface, lr_optimum, power_law
 from lmscaling.formatting import short
 from lmscaling.report import question
 from lmscaling.report.table import Table, query_rows
@@ -25,7 +25,6 @@ LAWS = {
     "time law": power_law,
     "best size": isotime,
     "best context": context_law,
-    "learning rate over sizes": lr_law,
 }
 """Laws of the report by the module that fits them."""
 

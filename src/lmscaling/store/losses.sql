@@ -207,6 +207,26 @@ SELECT
 FROM ends e LEFT JOIN validation t ON t.run = e.trunk
 QUALIFY row_number() OVER (PARTITION BY e.run ORDER BY abs(t.hours - e.hours), t.update) = 1;
 
+-- What figures show along the runs of `chosen` and the published runs, by `split`: train (`curves`),
+-- validation, and decayed, the ends of branches.
+CREATE VIEW learning_curves AS
+-- loss: Mean cross-entropy, nats per token; see split.
+-- split: train (means over 60 logarithmic intervals without spikes), validation, or decayed, the
+--   end of a branch.
+SELECT 'train' AS split, source, context, attention, size, params, seed, run, status,
+    updates, tokens, hours, flops, loss, spike
+FROM curves
+UNION ALL
+SELECT 'validation', 'measured', context, attention, size, params, seed, run, status,
+    update, tokens, hours, flops, val_loss, NULL
+FROM validation
+WHERE run IN (SELECT run FROM chosen)
+UNION ALL
+SELECT 'decayed', 'measured', context, attention, size, params, seed, run, 'done',
+    update, tokens, hours, flops, val_loss, NULL
+FROM endpoints
+WHERE trunk IN (SELECT run FROM chosen);
+
 -- How stable each run with updates was: its spikes (spikes.py) and its losses that are not finite.
 CREATE VIEW stability AS
 -- compared_share: Share of the updates whose spikes were judged by the difference from at least

@@ -11,22 +11,7 @@ from pandas import DataFrame
 
 from lmscaling.figures.shared import style
 
-QUERY = """
-    SELECT 'train' AS split, source, context, attention, size, params, seed, run, status,
-        updates, tokens, hours, flops, loss, spike
-    FROM curves
-    UNION ALL
-    SELECT 'validation', 'measured', context, attention, size, params, seed, run, status,
-        update, tokens, hours, flops, val_loss, NULL
-    FROM validation
-    WHERE run IN (SELECT run FROM chosen)
-    UNION ALL
-    SELECT 'decayed', 'measured', context, attention, size, params, seed, run, 'done',
-        update, tokens, hours, flops, val_loss, NULL
-    FROM endpoints
-    WHERE trunk IN (SELECT run FROM chosen)
-    ORDER BY ALL
-"""
+QUERY = "FROM learning_curves ORDER BY ALL"
 
 AXES = {
     "updates": "Updates",

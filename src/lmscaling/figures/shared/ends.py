@@ -3,66 +3,14 @@
 from typing import Any
 
 import numpy as np
-from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from pandas import DataFrame, Series
 
 from lmscaling.figures.shared import style
-from lmscaling.fits import unfinished
-from lmscaling.fits.noise import Noise, Place, Spread
-from lmscaling.fits.uncertainty import LEVEL
-
-QUERY = """
-    SELECT f.source, split, attention, size, f.params, context, seed, lr_scale, f.status,
-        "update", f.tokens, f.hours, loss,
-        CASE budget_unit
-            WHEN 'updates' THEN "update" / budget_amount
-            WHEN 'tokens' THEN f.tokens / budget_amount
-            ELSE f.hours / budget_hours
-        END AS spent
-    FROM final f JOIN (SELECT run, budget_amount, budget_unit, budget_hours FROM known) USING (run)
-    UNION ALL BY NAME
-    SELECT source, 'validation' AS split, attention, size, params, context, seed, lr_scale, status
-    FROM outcomes WHERE outcome = 'failed' AND run IN (SELECT run FROM chosen)
-"""
-"""``spent`` is the share of the budget; a failed run has no loss."""
-
-UNEQUAL = 0.05
-"""Runs that spent more or less than their budget by a larger share are not joined with others."""
-
-Cell = tuple[str, str, str, int]
-"""Source, attention, size and context."""
-
-
-def spreads(rows: DataFrame) -> dict[Cell, Spread]:
-    """The scatter of seeds in each cell with a run that spent its budget; of each source apart."""
-    found: dict[Cell, Spread] = {}
-    equal = rows.loc[is_equal(rows)]
-    for source in sorted(set(equal.source)):
-        part = equal.loc[equal.source == source]
-        cells: list[tuple[Any, DataFrame]] = list(
-            part.groupby(["source", "attention", "size", "context"])
-        )
-        samples = {cell: group.loss.to_numpy() for cell, group in cells}
-        places = {cell: Place(group.params.iloc[0], cell[3], cell[1]) for cell, group in cells}
-        noise = Noise.measure(samples, places)
-        found |= {cell: noise.at(cell) for cell in samples}
-    return found
-
-
-def predicted(db: DuckDBPyConnection) -> DataFrame:
-    """The predicted losses of unfinished runs, with the ends of their 95 % intervals."""
-    rows = db.sql(unfinished.QUERY).df()
-    rows = rows.astype(object).where(rows.notna(), None)
-    found = [
-        {**row, "source": "measured", "loss": one.median, "low": at.low, "high": at.high}
-        for row, one in unfinished.read(rows.to_dict("records"))
-        if (at := unfinished.interval(one, LEVEL))
-    ]
-    columns = ["source", "attention", "size", "params", "context", "seed", "loss", "low", "high"]
-    return DataFrame(found, columns=columns)
+from lmscaling.fits.ends import Cell, has_ended, is_equal
+from lmscaling.fits.noise import Spread
 
 
 def draw_predicted(axes: Axes, rows: DataFrame, x: str, colour: str, shift: float) -> None:
@@ -115,7 +63,7 @@ def draw(
                 linestyle=":" if is_assumed else "-", linewidth=1.0, marker="_", markersize=5,
                 zorder=2.5,
             )  # fmt: skip
-        other = part[part.loss.notna() & _has_ended(part) & ~is_equal(part)]
+        other = part[part.loss.notna() & has_ended(part) & ~is_equal(part)]
         axes.scatter(
             other[x], other.loss,
             s=20, marker="D", facecolor="white", edgecolor=colour, linewidth=0.9, zorder=3,
@@ -124,7 +72,7 @@ def draw(
 
 def label_unequal(axes: Axes, rows: DataFrame, x: str) -> None:
     """Write beside each run of a panel that did not spend its budget how much it spent."""
-    other = rows[rows.loss.notna() & _has_ended(rows) & ~is_equal(rows)]
+    other = rows[rows.loss.notna() & has_ended(rows) & ~is_equal(rows)]
     near = 0.05 * (rows.loss.max() - rows.loss.min())
     for at, group in other.groupby(x):
         columns = (group[name].tolist() for name in ("loss", "hours", "spent"))
@@ -162,13 +110,3 @@ def note(figure: Figure, known: dict[Cell, Spread]) -> None:
 def _range(values: list[float]) -> str:
     low, high = f"{min(values):.2g}", f"{max(values):.2g}"
     return low if low == high else f"{low} to {high}"
-
-
-def _has_ended(rows: DataFrame) -> Series:
-    return ~rows.status.isin(style.UNFINISHED)
-
-
-def is_equal(rows: DataFrame) -> Series:
-    """Whether a run has ended and has spent its budget."""
-    spent = rows.spent.fillna(1.0).astype(float)
-    return rows.loss.notna() & _has_ended(rows) & (np.abs(spent - 1) <= UNEQUAL)

@@ -19,6 +19,7 @@ from matplotlib.markers import CARETUP
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from pandas import DataFrame
 
+from lmscaling.fits.ends import UNFINISHED
 from lmscaling.formatting import short
 
 Sources = Iterable[str]
@@ -103,7 +104,6 @@ PUBLISHED = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
 
 LOSSES = {"validation": "Validation loss", "train": "Training loss"}
 
-UNFINISHED = ("running", "interrupted", "held")
 FAILED = ("diverged", "exploded")
 
 
