@@ -1,4 +1,4 @@
-"""Schedules of the learning rate: every file in ``config/schedules/`` is tested by being there."""
+"""Schedules of the learning rate, and the rates that training takes from them."""
 
 import json
 import math

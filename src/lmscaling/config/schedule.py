@@ -1,43 +1,70 @@
 """The learning rate of every update: a study's schedule after a warm-up, or a branch's decay.
 
-A study names a kind of schedule, a file of ``config/schedules/``. Training turns it into
-``Rates``, which it asks for the rate of each update and nothing else.
+Training turns a schedule into ``Rates``, which it asks for the rate of each update and nothing
+else. ``factor(spent)`` of a schedule is the rate as a share of the peak rate, when a share
+``spent`` of the budget, 0 to 1, was spent before the update.
 """
 
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Union
+import math
+from typing import Annotated, Any, Literal, Protocol, get_args
 
 from pydantic import BeforeValidator, Field
+from pydantic.dataclasses import dataclass
 
-from lmscaling import registry
+from lmscaling.config.types import STRICT, Number, Share
 
 BRANCH_AT = 0.8
 """A branch leaves its trunk at this share of its own end, as in warmup-stable-decay schedules with
 a decay of a fifth (Haegele et al. 2024, arXiv:2405.18392)."""
 
 
-class Schedule(Protocol):
-    """What the ``class Schedule`` of every file in ``config/schedules/`` offers."""
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Constant:
+    """The peak rate until the budget is spent. Decayed branches start from runs that have it."""
 
-    @property
-    def kind(self) -> str:
-        """The file stem."""
-        ...
+    kind: Literal["constant"]
 
     def factor(self, spent: float) -> float:
-        """The rate as a share of the peak rate, when a share ``spent`` of the budget, 0 to 1, was
-        spent before the update."""
-        ...
+        """The peak rate throughout."""
+        return 1.0
 
 
-KINDS: dict[str, Any] = {
-    stem: import_module(f"lmscaling.config.schedules.{stem}").Schedule
-    for stem in registry.sources("config/schedules")
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Cosine:
+    """Half a period of a cosine, from the peak rate to ``final_share`` of it: Loshchilov and Hutter
+    2017 (arXiv:1608.03983), eq. 5, without restarts."""
+
+    kind: Literal["cosine"]
+    final_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Number] = 0.1
+    """Rate at the end of the budget, as a share of the peak rate."""
+
+    def factor(self, spent: float) -> float:
+        """1 at the start, ``final_share`` when the budget is spent."""
+        fall = (1 - math.cos(math.pi * spent)) / 2
+        return 1 - (1 - self.final_share) * fall
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class WarmupStableDecay:
+    """The peak rate, then a linear decay to zero: Haegele et al. 2024 (arXiv:2405.18392), a linear
+    cooldown over a fifth of the run."""
+
+    kind: Literal["warmup_stable_decay"]
+    decay_share: Share = 0.2
+    """Share of the budget over which the rate decays."""
+
+    def factor(self, spent: float) -> float:
+        """1 until the decay begins, 0 when the budget is spent."""
+        return min(1.0, (1 - spent) / self.decay_share)
+
+
+Schedule = Constant | Cosine | WarmupStableDecay
+KINDS: dict[str, type[Schedule]] = {
+    get_args(kind.__annotations__["kind"])[0]: kind for kind in get_args(Schedule)
 }
 """Schedules by the value of ``kind``."""
 
-CONSTANT: Schedule = KINDS["constant"](kind="constant")
+CONSTANT: Schedule = Constant(kind="constant")
 """The default of a study. No run's hash contains it."""
 
 
@@ -51,14 +78,11 @@ def _accept_name(schema: dict[str, Any]) -> None:
     schema["oneOf"].append({"enum": list(KINDS)})
 
 
-if TYPE_CHECKING:
-    AnySchedule = Schedule
-else:
-    AnySchedule = Annotated[
-        Union[tuple(KINDS.values())],  # noqa: UP007  the kinds are known at run time only
-        Field(discriminator="kind", json_schema_extra=_accept_name),
-        BeforeValidator(_named),
-    ]
+AnySchedule = Annotated[
+    Schedule,
+    Field(discriminator="kind", json_schema_extra=_accept_name),
+    BeforeValidator(_named),
+]
 """The schedule of a study file: a kind with its fields, or the name of a kind."""
 
 

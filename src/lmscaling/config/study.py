@@ -112,9 +112,9 @@ class Study:
     """Largest number of passes over the data; a run that needs more ends as ``out_of_tokens``."""
     optimizer: Optimizer
     schedule: AnySchedule = CONSTANT
-    """How the learning rate changes while the budget is spent: the name of a kind, a file in
-    ``src/lmscaling/config/schedules/``, or a mapping with ``kind`` and the fields of that kind.
-    The warm-up, ``optimizer.warmup_updates``, comes before every kind."""
+    """How the learning rate changes while the budget is spent: the name of a kind, or a
+    mapping with ``kind`` and the fields of that kind. The warm-up, ``optimizer.warmup_updates``,
+    comes before every kind."""
     validation: Validation
     calibrate: Calibrated = field(default_factory=Where)
     """Cells that are calibrated before training: micro-batch, recomputation and tunable values are
