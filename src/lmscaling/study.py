@@ -10,10 +10,10 @@
 Tables are data frames; losses are in nats per token, and ``hours`` are productive hours of
 training. Laws, intervals and verdicts are computed by the functions that the figures and the report
 call, from the same queries. Columns ``<name>_low`` and ``<name>_high`` are the ends of the 95 %
-interval of ``<name>``, NaN where an end is open. ``assumed_sd`` is NaN for such an interval; where
-no seeds were measured it is the standard deviation between seeds, in nats, that the range assumes,
-and the range is no confidence interval. ``source`` is ``measured``, or ``published`` for runs of
-others, with which ours are never mixed.
+interval of ``<name>``: infinite where an end is open, NaN where there is no interval.
+``assumed_sd`` is NaN for such an interval; where no seeds were measured it is the standard
+deviation between seeds, in nats, that the range assumes, and the range is no confidence interval.
+``source`` is ``measured``, or ``published`` for runs of others, with which ours are never mixed.
 
 Needs no PyTorch.
 """
@@ -278,12 +278,19 @@ class Study:
             - ``surface``: ``E`` (nats), ``A``, ``B``, ``alpha``, ``beta``, ``a``, of which
               ``N ~ C^a`` is the growth of the best size, and ``g`` where N and D interact, from
               ``points`` of ``runs``.
-            - ``time``: ``E`` (nats), ``k``, ``gamma``, with t in ``unit``.
+            - ``time``: ``E`` (nats), ``k``, ``gamma``, with t in ``unit``, and ``one_E``, the
+              p-value of the test of one E for all attentions.
             - ``size``: ``budget`` in ``unit``, ``best`` (parameters), and ``p``, the exponent of
-              its growth with the budget, with the status ``law_status`` of that law.
-            - ``context``: ``best`` (tokens).
-            - ``rate``: ``rate`` (peak, per update), of ``tried`` rates, ``gain`` over the study's
-              rate (nats).
+              its growth with the budget, with the status ``law_status`` of that law, ``law_why``
+              in words, and ``law_lack``, its ``lack``.
+            - ``context``: ``best`` (tokens), and ``lowest``, the tried one with the lowest loss.
+            - ``rate``: ``rate`` (peak, per update), of ``tried`` rates, ``scale`` times the study's
+              rate, with ``gain`` over it (nats).
+
+            ``losses`` says which losses are fitted, ``lack`` is the p-value of the test of lack of
+            fit, ``moved`` the result ``without`` the run that moves it most, ``excluded`` names the
+            runs that were not fitted. Where the intervals of a row assume different scatters, each
+            has its own: ``E_assumed``, ``gamma_assumed``, ``best_assumed``, ``p_assumed``.
 
         Raises:
             UserError: There is no such law, attention, size or context, or the rows of the law are
@@ -319,14 +326,15 @@ class Study:
             ``updates``, ``flops`` and ``hours``, each spent by the reference over spent by the
             attention (above 1 the attention is the better one), with ``_low`` and ``_high``; NaN
             flops if they are unknown; ``speed``, updates of the attention per update of the
-            reference in the same time; ``assumed_sd`` and ``result``, a
+            reference in the same time; ``assumed_sd``; ``sd``, the scatter of a paired gap in nats,
+            and ``sd_of``, where that comes from; and ``result``, a
             ``lmscaling.fits.multiplier.Multipliers`` with all losses and the crossings.
 
         Raises:
             UserError: The study has no such attention, size or context, or both are the same.
         """
         reference = self._reference(attention, reference)
-        rows = tables.multipliers(self._db, reference)
+        rows = tables.multipliers(tables.pairs(self._db, reference))
         return self._selected(_of(rows, attention, reference), None, size, context)
 
     def gap(
@@ -350,8 +358,9 @@ class Study:
             cells; then a row for each source, size and context: ``cells`` that were averaged,
             ``seeds`` that both have, ``gap`` (nats per token, below 0 the attention is better) with
             ``gap_low`` and ``gap_high``, ``p``, corrected for all gaps of the source (Holm), NaN if
-            not tested, ``status`` and the same in words as ``why``, ``needed`` seeds to decide, and
-            ``assumed_sd``.
+            not tested, ``status`` and the same in words as ``why``, ``needed`` seeds to decide,
+            ``assumed_sd``, and ``sd``, the scatter of a pair in nats, with ``sd_of``, where that
+            comes from.
 
         Raises:
             UserError: The study has no such attention, size or context, or both are the same.

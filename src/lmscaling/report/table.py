@@ -1,10 +1,12 @@
 """Tables of the report: sections, rows of queries and the format of their values."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
+from pandas import isna
 
 from lmscaling.fits.uncertainty import Interval
 
@@ -46,6 +48,44 @@ class Table:
     def __post_init__(self) -> None:
         assert self.section in SECTIONS, self.section
         assert all(len(row) == len(self.head) for row in self.rows), self.name
+
+
+Row = dict[str, Any]
+
+
+class Column(NamedTuple):
+    """A column of a table whose rows are numbers of ``fits/tables.py``."""
+
+    head: str
+    """With the unit in brackets."""
+    of: str | Callable[[Row], str]
+    """Name of the number, which is written with its interval where it has one, or a function of the
+    row."""
+    form: Callable[[Any], str] | None = None
+    """How a number is written; None for text, which is left-aligned."""
+
+    def __call__(self, row: Row) -> str:
+        return self.of(row) if callable(self.of) else written(row, self.of, self.form or str)
+
+
+def written(row: Row, name: str, form: Callable[[Any], str] = str) -> str:
+    """A number of a row with its interval, if it has one; a missing number is empty."""
+    if isna(row[name]):
+        return ""
+    low, high = (row.get(f"{name}_{end}", math.nan) for end in ("low", "high"))
+    if isna(low):
+        return form(row[name])
+    ends = (None if math.isinf(end) else end for end in (low, high))
+    assumed = row.get(f"{name}_assumed", row["assumed_sd"])
+    assumed = None if isna(assumed) else assumed
+    return with_interval(row[name], Interval(*ends, assumed=assumed), form)
+
+
+def of_numbers(columns: Sequence[Column], rows: Iterable[Row], **values: Any) -> Table:
+    """A table with a line for each row of numbers; ``values`` are its other fields."""
+    text = frozenset(i for i, column in enumerate(columns) if column.form is None)
+    lines = tuple(tuple(column(row) for column in columns) for row in rows)
+    return Table(head=tuple(column.head for column in columns), rows=lines, text=text, **values)
 
 
 def query_rows(
