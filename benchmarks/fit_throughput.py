@@ -21,6 +21,7 @@ import numpy as np
 from lmscaling.config import devices
 from lmscaling.files import write_json
 from lmscaling.formatting import aligned
+from lmscaling.plan.calibrations import FEW, NEAR, Place, spread
 from lmscaling.plan.throughput import timed_steps
 from lmscaling.plan.throughput.model import (
     NAMES,
@@ -37,19 +38,17 @@ FACTS = Path(__file__).with_name("throughput.csv")
 STEP_TIME = Path(__file__).parents[1] / "results" / "published" / "step_time.csv"
 DIGITS = 5
 
-POST = "post"
 POST_SOURCE = "Buckman and Gelada 2024: results/published/step_time.csv"
 POST_DEVICE = "NVIDIA H100"
 SHAPES = {124: (12, 12, 768), 355: (24, 16, 1024), 774: (36, 20, 1280), 1558: (48, 25, 1600)}
 """Layers, heads and width of GPT-2 by millions of parameters."""
 PAIR = ("softmax_flash", "linear_chunked")
 """The forms of the post that a study trains."""
-REVEALED, OF_GRID = 2, 6
-"""Measured updates of a stack, and of the grid of the post."""
-NEAR = 65536
-"""Longest context that a calibration measures, tokens."""
+REVEALED = 2
+"""Measured updates of a stack."""
 
-Step = tuple[Mapping[str, str], Timing]
+Row = Mapping[str, str]
+Step = tuple[Row, Timing]
 Error = tuple[float, float]
 """Logarithm of predicted over measured seconds, and its standard deviation."""
 
@@ -79,13 +78,13 @@ def table() -> list[Accuracy]:
     """All checks."""
     post, stacks = read_post(), read()
     pair = [step for step in post if step[0]["implementation"] in PAIR]
-    none, two = _stacks({POST: _times(post), **stacks})
+    none, two = _stacks(post, stacks)
     return [
         Accuracy.of("a size of the post, from the others", _sizes(post)),
         Accuracy.of("four times the longest context", _contexts(pair)),
         Accuracy.of("a stack, from the others", none),
         Accuracy.of(f"a stack with {REVEALED} updates measured", two),
-        Accuracy.of(f"the grid of the post with {OF_GRID} steps measured", _grid(pair, stacks)),
+        Accuracy.of(f"the grid of the post with {2 * FEW} steps measured", _grid(pair, stacks)),
     ]
 
 
@@ -127,31 +126,43 @@ def _contexts(pair: Sequence[Step]) -> Iterable[Error]:
     return _errors(known, (step for step, is_far in zip(pair, far, strict=True) if is_far))
 
 
-def _stacks(stacks: Mapping[str, Sequence[Timing]]) -> tuple[list[Error], list[Error]]:
-    """Each published stack from all others, and with its most telling updates measured."""
+def _stacks(
+    post: Sequence[Step], stacks: Mapping[str, Sequence[Step]]
+) -> tuple[list[Error], list[Error]]:
+    """Each published stack from all others, and with two of its updates measured."""
     none: list[Error] = []
     two: list[Error] = []
-    for name, timings in stacks.items():
-        if name == POST:
-            continue
-        known = pooled(other for n, other in stacks.items() if n != name)
-        none += _differ(known, timings)
-        if len(timings) > REVEALED:
-            x = [timing.x_K for timing in timings]
-            picked = known.to_measure(x, x, REVEALED)
-            chosen = known.measured([timings[i] for i in picked], SPREAD)
-            two += _differ(chosen, [t for i, t in enumerate(timings) if i not in picked])
+    for name, steps in stacks.items():
+        others = [other for n, other in stacks.items() if n != name]
+        known = pooled(_times(other) for other in (post, *others))
+        none += _errors(known, steps)
+        if len(steps) > REVEALED:
+            two += _revealed(known, steps, _spread([read_work(row) for row, _ in steps], REVEALED))
     return none, two
 
 
-def _grid(pair: Sequence[Step], stacks: Mapping[str, Sequence[Timing]]) -> list[Error]:
-    """The steps of the post from other stacks and a few of its own."""
-    known = pooled(stacks.values())
-    near = [timing for row, timing in pair if int(row["context"]) <= NEAR]
-    x = [timing.x_K for timing in near]
-    picked = [near[i] for i in known.to_measure(x, x, OF_GRID)]
-    rest = [timing for _, timing in pair if all(timing is not one for one in picked)]
-    return _differ(known.measured(picked, SPREAD), rest)
+def _grid(pair: Sequence[Step], stacks: Mapping[str, Sequence[Step]]) -> list[Error]:
+    """The steps of the post from other stacks and a few of its own, as a study measures them."""
+    picked: list[int] = []
+    for form in PAIR:
+        near = [
+            i
+            for i, (row, _) in enumerate(pair)
+            if row["implementation"] == form and int(row["context"]) <= NEAR
+        ]
+        picked += [near[i] for i in _spread([_work(pair[i][0]) for i in near], FEW)]
+    return _revealed(pooled(map(_times, stacks.values())), pair, picked)
+
+
+def _spread(works: Iterable[Work], n: int) -> list[int]:
+    """Indices of a few updates, chosen as calibrations are."""
+    return spread([Place(w.layers, w.heads, w.width, w.context) for w in works], n)
+
+
+def _revealed(known: Coefficients, steps: Sequence[Step], picked: Sequence[int]) -> list[Error]:
+    """All steps but some, which are measured."""
+    measured = known.measured(_times(steps[i] for i in picked), SPREAD)
+    return _errors(measured, (step for i, step in enumerate(steps) if i not in picked))
 
 
 def _times(steps: Iterable[Step]) -> list[Timing]:
@@ -159,25 +170,22 @@ def _times(steps: Iterable[Step]) -> list[Timing]:
 
 
 def _errors(known: Coefficients, steps: Iterable[Step]) -> list[Error]:
-    return _differ(known, _times(steps))
-
-
-def _differ(known: Coefficients, timings: Iterable[Timing]) -> list[Error]:
-    found = [(known.predict(timing.x_K), timing.seconds) for timing in timings]
+    found = [(known.predict(timing.x_K), timing.seconds) for _, timing in steps]
     return [(float(np.log(p.seconds / seconds)), p.sd) for p, seconds in found]
 
 
-def read() -> dict[str, list[Timing]]:
-    """Published updates by stack."""
-    stacks: dict[str, list[Timing]] = {}
+def read() -> dict[str, list[Step]]:
+    """Published updates with their rows, by stack."""
+    stacks: dict[str, list[Step]] = {}
     with FACTS.open(newline="") as file:
         for row in csv.DictReader(file):
             x_K = vector(read_work(row), devices.DEVICES[row["device"]])
-            stacks.setdefault(row["stack"], []).append(Timing(x_K, float(row["seconds"])))
+            timing = Timing(x_K, float(row["seconds"]))
+            stacks.setdefault(row["stack"], []).append((row, timing))
     return stacks
 
 
-def read_work(row: Mapping[str, str]) -> Work:
+def read_work(row: Row) -> Work:
     """The work of a row of a table whose columns are the fields, with ``kind`` and ``layers`` in
     place of ``kinds``; empty ones have their default."""
     read = {"recompute": float, "attended": float}
@@ -196,7 +204,7 @@ def read_post() -> list[Step]:
     return [(r, Timing(vector(_work(r), device), float(r["milliseconds"]) / 1e3)) for r in rows]
 
 
-def _work(row: Mapping[str, str]) -> Work:
+def _work(row: Row) -> Work:
     layers, heads, width = SHAPES[int(row["params_millions"])]
     method = row["implementation"].replace("_", " ", 1)
     return timed_steps.step(method, layers, heads, width, int(row["context"]), recompute=1.0)
@@ -204,8 +212,8 @@ def _work(row: Mapping[str, str]) -> Work:
 
 def fit(out: Path) -> None:
     """Fit the coefficients to all published updates and write them."""
-    post = [timing for _, timing in read_post()]
-    known = pooled([post, *read().values()])
+    post = read_post()
+    known = pooled(map(_times, (post, *read().values())))
     write_json(out, _content(known, {POST_SOURCE: len(post), **_sources()}))
 
 

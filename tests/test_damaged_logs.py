@@ -1,8 +1,7 @@
-"""Logs become rows: none is invented, none is lost, and finished logs are read once."""
+"""Logs become rows: none is invented, and none is lost."""
 
 import copy
 import errno
-import json
 import os
 import random
 import shutil
@@ -12,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import collecting
-import duckdb
 import pytest
 import test_store
 from conftest import ROOT, STUDY
@@ -190,14 +188,6 @@ def test_damage_of_any_kind_costs_only_its_own_lines(study):
     assert not list((study / "store").glob(".build*"))
 
 
-def kept(study):
-    """The files with the rows of finished runs, and the runs whose rows each has."""
-    query = "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = 'logs'"
-    paths = sorted((study / "store" / logs.KEPT).glob("*.parquet"))
-    found = [duckdb.execute(query, [str(path)]).fetchall() for path in paths]
-    return {path: sorted(json.loads(known)) for path, ((known,),) in zip(paths, found, strict=True)}
-
-
 def parquet(study):
     return {path.name: path.read_bytes() for path in (study / "store").glob("*.parquet")}
 
@@ -221,54 +211,22 @@ def finished(built, study):
     return shutil.copytree(built, study, dirs_exist_ok=True)
 
 
-def test_the_rows_of_a_finished_run_are_written_once_and_make_the_same_exports(finished, runs):
-    before = kept(finished)
-    assert list(before.values()) == [sorted(runs[:2])]
-    times = {path: path.stat().st_mtime_ns for path in before}
-    live(finished, runs[2], log(header(runs[2]), update(1), update(2)))
+def test_a_build_reads_every_log_again_and_equal_logs_make_equal_exports(finished, runs):
+    before = parquet(finished)
+    assert before.keys() == {f"{name}.parquet" for name in EXPORTS}
     store.build(finished)
-    assert kept(finished) == before
-    assert {path: path.stat().st_mtime_ns for path in before} == times
-    whole = parquet(finished)
-    assert whole.keys() == {f"{name}.parquet" for name in EXPORTS}
-    for path in before:
-        path.unlink()
-    store.build(finished)
-    assert parquet(finished) == whole
-
-
-def test_only_a_changed_log_is_read_again_and_rows_of_a_lost_run_are_not_kept(finished, runs):
-    (first,) = kept(finished)
+    assert parquet(finished) == before
     path = finished / "runs" / runs[0] / "log.jsonl"
     stat = path.stat()
     path.write_bytes(path.read_bytes().replace(b'"train_loss": 3.1', b'"train_loss": 4.1', 1))
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     store.build(finished)
-    after = kept(finished)
-    assert after.pop(first) == sorted(runs[:2])
-    assert list(after.values()) == [[runs[0]]]
     query = f"SELECT max(train_loss) FROM updates WHERE run = '{runs[0]}'"
     assert exported(finished, query) == [(4.1,)]
     for run in runs[:2]:
         shutil.rmtree(finished / "runs" / run)
     store.build(finished)
     assert exported(finished, "SELECT DISTINCT run FROM updates") == [(runs[2],)]
-    assert kept(finished) == {}
-
-
-def test_kept_rows_that_are_damaged_are_made_again(finished):
-    whole = parquet(finished)
-    (path,) = kept(finished)
-    data = path.read_bytes()
-    flipped = data[:100] + bytes([data[100] ^ 1]) + data[101:]
-    for damaged in (flipped, data[: len(data) // 2], None):
-        if damaged is None:
-            path.rename(path.with_name("0000" + path.name[4:]))
-        else:
-            path.write_bytes(damaged)
-        store.build(finished)
-        assert parquet(finished) == whole
-        assert [p.name for p in kept(finished)] == [path.name]
 
 
 def test_a_run_may_end_while_its_log_is_read(finished, runs, monkeypatch):
@@ -325,14 +283,12 @@ def test_what_a_killed_build_has_left_is_removed_and_what_another_machine_writes
 
 
 @pytest.mark.ci
-def test_a_build_grows_with_its_rows_but_its_memory_and_a_second_build_do_not(tmp_path):
-    """64 and 256 runs of 5,000 updates, the latter built twice."""
+def test_a_build_grows_with_its_rows_but_its_memory_does_not(tmp_path):
+    """64 and 256 runs of 5,000 updates."""
     (tmp_path / "small").mkdir()
     (tmp_path / "large").mkdir()
     small = collecting.build(collecting.study(tmp_path / "small", 64, 5000))
-    folder = collecting.study(tmp_path / "large", 256, 5000)
-    large, again = collecting.build(folder), collecting.build(folder)
+    large = collecting.build(collecting.study(tmp_path / "large", 256, 5000))
     assert large.seconds < 4 * small.seconds
     # A batch of logs is 400,000 rows; without batches a million rows more took 0.5 GB more.
     assert large.megabytes - small.megabytes < 300
-    assert again.seconds < 0.8 * large.seconds  # no log is read again

@@ -15,7 +15,7 @@ from lmscaling.config.devices import DEVICES
 from lmscaling.errors import UserError
 from lmscaling.model import slow_run
 from lmscaling.plan.throughput import coefficients, why
-from lmscaling.plan.throughput.model import NAMES, Coefficients, Timing, pooled, vector
+from lmscaling.plan.throughput.model import NAMES, Coefficients, Timing, vector
 from lmscaling.plan.throughput.terms import KINDS, TERMS, Work, counts
 
 H100 = DEVICES["NVIDIA H100"]
@@ -101,25 +101,6 @@ def test_coefficients_are_recovered_from_updates_that_differ_in_all_terms():
     flash = NAMES.index("flash")
     found, expected = (mean[flash] + mean[-1] for mean in (fitted.mean_K, truth))
     assert found == pytest.approx(expected, abs=0.1)
-
-
-def test_what_is_measured_first_says_most_of_what_is_asked():
-    known = pooled(fit_throughput.read().values())
-    grid = [
-        vector(work(kinds={kind: 12}, context=context, micro_tokens=max(context, 16384)), H100)
-        for kind in ("flash", "chunks") for context in (256, 1024, 4096, 16384, 65536)
-    ]  # fmt: skip
-
-    def variance(picked):
-        after = known.measured(
-            [Timing(grid[i], known.predict(grid[i]).seconds) for i in picked], 0.05
-        )
-        return np.mean([after.predict(x).sd ** 2 for x in grid])
-
-    chosen = known.to_measure(grid, grid, 2)
-    assert len(set(chosen)) == 2
-    others = [variance([i, j]) for i in range(10) for j in range(i)]
-    assert variance(chosen) <= 1.05 * min(others)
 
 
 def test_the_shipped_coefficients_are_those_of_the_published_times(tmp_path):

@@ -119,8 +119,7 @@ class Study:
     calibrate: Calibrated = field(default_factory=Where)
     """Cells that are calibrated before training: micro-batch, recomputation and tunable values are
     measured. The other cells use the plan's estimate. ``all`` for all cells; null for none. With
-    ``auto``, the few that tell the times of all; the others train with the settings of the
-    nearest."""
+    ``auto``, a few of each attention; the others train with the settings of the nearest."""
     branches: Branches | None = None
     """Decayed branches; null for none."""
     evaluate: Evaluate | None = None

@@ -16,13 +16,15 @@ from lmscaling.config.grid import Grid
 from lmscaling.config.validation import checked
 from lmscaling.files import read_json
 from lmscaling.plan import calibrations, estimate
-from lmscaling.plan.calibrations import REFERENCE_NAME, Ways
+from lmscaling.plan.calibrations import Ways
 from lmscaling.plan.estimate import Shape
 from lmscaling.plan.throughput import timed_steps
 from lmscaling.plan.throughput.coefficients import known_of
 from lmscaling.plan.throughput.model import TIMED, TRAINED, Coefficients, Timing, vector
 from lmscaling.records import finished
 
+REFERENCE = "NVIDIA H100"
+"""Device of a plan that names none and has no measurement."""
 TRAINED_BY = ("softmax flash", "linear chunked")
 """Methods of the speed study that runs compute with. Others tell of what they have in common."""
 
@@ -97,7 +99,7 @@ def read(
     names.update(record["environment"]["device"] for record in runs.values())
     on_gpus = {name for name in names if any(cell.gpus for cell in grid.cells.values())}
     listed = sorted(on_gpus & {n for n in names if devices.find(n, own)}, key=lambda n: -names[n])
-    name = device or next(iter(listed), REFERENCE_NAME)
+    name = device or next(iter(listed), REFERENCE)
     kind = devices.required(name, own)
 
     def counts(of: str, cell: Cell) -> bool:

@@ -14,7 +14,6 @@ from lmscaling.config.validation import checked
 from lmscaling.files import read_json
 from lmscaling.formatting import bytes_of, folded, noted, short, skipped
 from lmscaling.plan import calibrations, jobs, measurements, totals
-from lmscaling.plan.calibrations import NARROW
 from lmscaling.plan.estimate import Forecast, Range, Shape, forecast, memory_scale
 from lmscaling.plan.text_needs import Supply, supply
 from lmscaling.plan.throughput.model import QUANTILES
@@ -185,13 +184,9 @@ class Plan:
         """What ``calibrate: auto`` has chosen."""
         if self.calibrations is None:
             return []
-        then = (
-            f"after which the time of a step of each is known within a factor of {NARROW:g} with "
-            "a probability of 95 %"
-        )
         n, names = len(self.calibrations), ", ".join(self.calibrations)
-        told = then if self.device else "with whose options the others train"
-        return [f"{n} calibrations of {len(self.forecasts)} cells, {told}: {names}"]
+        cells = len(self.forecasts)
+        return [f"{n} calibrations of {cells} cells, with whose options the others train: {names}"]
 
 
 def _factor(f: Forecast) -> float:

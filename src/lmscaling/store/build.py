@@ -233,7 +233,7 @@ def _fill(
 def _view_evaluations(db: duckdb.DuckDBPyConnection, study: Path, work: Path) -> None:
     nothing = work / "nothing.jsonl"  # read_json refuses an empty list
     nothing.touch()
-    paths = [logs.readable(path, work)[0] for path in sorted(study.glob("evaluations/*/*.jsonl"))]
+    paths = [logs.readable(path, work) for path in sorted(study.glob("evaluations/*/*.jsonl"))]
     db.execute("SET VARIABLE evaluation_files = ?", [list(map(str, paths or [nothing]))])
     lines = logs.select((Evaluation,), "evaluation_files")
     db.execute(f"CREATE TEMP VIEW evaluation_rows AS {lines}")

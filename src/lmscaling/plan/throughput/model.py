@@ -5,7 +5,7 @@
 ``x_k`` are counts (``terms.py``), ``theta`` the logarithms of the coefficients and ``b`` that of a
 factor of the stack for what no term has, such as input and clocks. Both have a Gaussian prior. As
 all unknowns are logarithms, the posterior is found by Gauss and Newton, and its Gaussian
-approximation gives intervals, their causes, and what to measure next.
+approximation gives intervals and their causes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -115,42 +115,11 @@ class Coefficients:
         shares = {name: float(share) for name, share in zip(NAMES, j_iK[0], strict=False) if share}
         return Prediction(float(np.exp(f_i[0])), float(np.sqrt(variance)), shares)
 
-    def sds(self, x_iK: ArrayLike, spread: float = SPREAD) -> NDArray:
-        """``[i]``: standard deviations of the logarithms of times, as ``predict`` has them."""
-        j_iK = _log_seconds(self.mean_K, x_iK)[1]
-        return np.sqrt(((j_iK @ self.cov_KK) * j_iK).sum(1) + spread**2)
-
-    def once_measured(self, x_iK: ArrayLike, sd: float = SPREAD) -> "Coefficients":
-        """What will be known once these updates are measured, about the present mean: how well
-        does not depend on their times."""
-        j_iK = _log_seconds(self.mean_K, x_iK)[1]
-        return Coefficients(
-            self.mean_K, np.linalg.inv(j_iK.T @ j_iK / sd**2 + np.linalg.inv(self.cov_KK))
-        )
-
     def of_unpublished(self) -> "Coefficients":
         """The same on a device that no published time is of."""
         cov_KK = self.cov_KK.copy()
         cov_KK[-1, -1] += DEVICE_SD**2
         return Coefficients(self.mean_K, cov_KK)
-
-    def to_measure(
-        self, candidates: Sequence[NDArray], targets: Sequence[NDArray], n: int, sd: float = SPREAD
-    ) -> list[int]:
-        """Which candidates to measure, in this order: each leaves the least mean variance of the
-        logarithms of the targets' times."""
-        j_iK = _log_seconds(self.mean_K, np.array(candidates))[1]
-        g_jK = _log_seconds(self.mean_K, np.array(targets))[1]
-        g_KK = g_jK.T @ g_jK
-        cov, picked = self.cov_KK.copy(), []
-        for _ in range(min(n, len(j_iK))):
-            c_Ki = cov @ j_iK.T
-            gain_i = (c_Ki * (g_KK @ c_Ki)).sum(0) / ((j_iK * c_Ki.T).sum(1) + sd**2)
-            gain_i[picked] = -1
-            i = int(gain_i.argmax())
-            cov -= np.outer(c_Ki[:, i], c_Ki[:, i]) / (j_iK[i] @ c_Ki[:, i] + sd**2)
-            picked.append(i)
-        return picked
 
 
 def pooled(stacks: Iterable[Sequence[Timing]], sd: float = SPREAD) -> Coefficients:
