@@ -154,11 +154,17 @@ MOST_ROWS = 100
 """Longer tables are held by their hash."""
 
 
+def ten_digits(text):
+    """Numbers of a table to ten digits: processors differ in the last ones."""
+    return re.sub(r"\d+\.\d{8,}(e-?\d+)?", lambda found: f"{float(found[0]):.10g}", text)
+
+
 def test_the_rows_of_the_figures_are_those_that_were_reviewed(rows, golden):
-    short = {name for name, text in rows.items() if text.count("\n") <= MOST_ROWS}
+    tables = {name: ten_digits(text) for name, text in rows.items()}
+    short = {name for name, text in tables.items() if text.count("\n") <= MOST_ROWS}
     for name in short:
-        golden(f"figures/{name}.csv", rows[name])
-    hashes = {name: sha256(rows[name].encode()).hexdigest() for name in sorted({*rows} - short)}
+        golden(f"figures/{name}.csv", tables[name])
+    hashes = {name: sha256(tables[name].encode()).hexdigest() for name in sorted({*rows} - short)}
     golden("figures/sha256.txt", "".join(f"{sha}  {name}.csv\n" for name, sha in hashes.items()))
     known = {path.stem for path in (FOLDER / "figures").glob("*.csv")}
     assert known == short
@@ -289,7 +295,8 @@ def test_they_are_drawn_without_torch(published):
     assert "results/published/figures/learning_rates.svg" not in told
     assert not (published / "figures/learning_rates.svg").exists()
     for path in (FOLDER / "figures").glob("*.csv"):
-        assert (published / "figures" / path.name).read_bytes() == path.read_bytes()
+        drawn = (published / "figures" / path.name).read_text()
+        assert ten_digits(drawn) == path.read_text()
     text = (published / "report.html").read_text()
     assert text.count("data:image/svg+xml;base64,") == len(list(published.glob("figures/*.svg")))
 
