@@ -2,7 +2,7 @@
 
 import duckdb
 
-from lmscaling import claims, registry
+from lmscaling import claims
 from lmscaling.report.table import Table
 
 
@@ -17,7 +17,7 @@ def tables(db: duckdb.DuckDBPyConnection, judged: list[claims.Judged] | None = N
     untested = all(one.judgement.verdict == "not tested" for one in judged)
     queries = (
         f"SELECT '{name}' AS claim, count(*) AS rows FROM ({claims.default_query(name).rstrip()}\n)"
-        for name in registry.claims()
+        for name in claims.NAMES
     )
     pairs = zip(judged, claims.format_rows(judged), strict=True)
     rows = tuple((one.claim.title, *row) for one, row in pairs)
