@@ -5,6 +5,7 @@ Legend: ``R`` rows of values, ``n`` points.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,6 +95,11 @@ def spread(values: Iterable[float]) -> Interval:
     """The range of the values."""
     known = [float(value) for value in values]
     return Interval(min(known), max(known))
+
+
+def series(rows: DataFrame, by: list[str]) -> list[tuple[Any, DataFrame]]:
+    """The rows of each combination of values in the columns ``by``, in the order of the rows."""
+    return list(rows.groupby(by, sort=False))
 
 
 def points(rows: DataFrame) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """Rules for claims about times. A rule gives None where rows that it needs are missing."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 from pandas import DataFrame
@@ -12,6 +11,7 @@ from lmscaling.claims._judgement import (
     overall,
     places,
     points,
+    series,
     spread,
     untested,
 )
@@ -190,7 +190,7 @@ def exceeds(rows: DataFrame, threshold: float) -> Judgement:
         for row in judged.to_dict("records")
     ]
     return _decided(
-        bool((judged.ratio > threshold).all()), judged.ratio.min(), judged.ratio, rows,
+        judged.ratio.min() > threshold, judged.ratio.min(), judged.ratio, rows,
         f"Speed-ups of {'; '.join(parts)}. Softmax without FlashAttention was not timed at "
         "longer contexts.",
     )  # fmt: skip
@@ -206,9 +206,9 @@ def ratio_grows(rows: DataFrame, threshold: float) -> Judgement | None:
         f"{row['context']:,} tokens"
         for row in rows.merge(slopes).to_dict("records")
     ]
-    holds = bool((slopes.slope >= threshold).all())
+    least = slopes.slope.min()
     why = f"Slopes: {'; '.join(parts)}."
-    return _decided(holds, slopes.slope.min(), slopes.slope, rows, why)
+    return _decided(least >= threshold, least, slopes.slope, rows, why)
 
 
 def slopes_near(
@@ -237,17 +237,13 @@ def slopes_near(
 def _last_slopes(rows: DataFrame, by: list[str], value: str, shortest: int) -> DataFrame:
     """Slope of ln(value) against ln(context) between the two longest contexts of every series that
     reaches a context of at least ``shortest``: one row for each, with ``context`` and ``slope``."""
-    found: list[dict[str, Any]] = []
-    series: list[tuple[Any, DataFrame]] = list(rows.groupby(by, sort=False))
-    for names, part in series:
+    found = []
+    for names, part in series(rows, by):
         last = part.sort_values("context").tail(2)
         if len(last) == 2 and last.context.iloc[-1] >= shortest:
-            x, y = (np.log(last[name].to_numpy(float)) for name in ("context", value))
+            x, y = np.log(last[["context", value]].to_numpy(float)).T
             slope = float((y[1] - y[0]) / (x[1] - x[0]))
-            found.append(
-                dict(zip(by, names, strict=True))
-                | {"context": int(last.context.iloc[-1]), "slope": slope}
-            )
+            found.append((*names, int(last.context.iloc[-1]), slope))
     return DataFrame(found, columns=[*by, "context", "slope"])
 
 
@@ -255,8 +251,7 @@ def exponents(rows: DataFrame, threshold: float, long: int) -> Judgement | None:
     """The exponents of time and memory in the length are as expected, up to ``long`` tokens."""
     found = [
         (expected, f"{method} {value}", fitted)
-        for (method, expected), of_method in rows.groupby(["method", "expected"], sort=False)  # pyright: ignore[reportGeneralTypeIssues]
-        for _, part in of_method.groupby(["sweep", "size"], sort=False)
+        for (method, expected, *_), part in series(rows, ["method", "expected", "sweep", "size"])
         for value in ("seconds", "bytes")
         if part.context.max() >= long and (fitted := regression.exponent(part.context, part[value]))
     ]
@@ -285,15 +280,15 @@ def constant_and_growing(rows: DataFrame, threshold: float, span: int) -> Judgem
     )
     if parts.role.nunique() < 2:
         return None
-    series: list[tuple[Any, DataFrame]] = list(parts.groupby(by, sort=False))
+    of_each = series(parts, by)
     verdicts, slopes = [], {"candidate": [], "baseline": []}
-    for (_, size, batch, role), part in series:
+    for (_, size, batch, role), part in of_each:
         x, y = np.log(part.context), np.log(part.seconds)
         bounds = (-threshold, threshold) if role == "candidate" else (threshold, np.inf)
         slope, interval = regression.line(x, y)
         verdict = inside(interval, *bounds)
         if verdict == "fails":  # one of many: significant after a correction for their number
-            interval = regression.line(x, y, 1 - (1 - LEVEL) / len(series))[1]
+            interval = regression.line(x, y, 1 - (1 - LEVEL) / len(of_each))[1]
             verdict = inside(interval, *bounds)
         verdicts.append(verdict)
         slopes[role].append((slope, f"{size} with {batch} sequence{'s' if batch > 1 else ''}"))

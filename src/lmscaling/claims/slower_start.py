@@ -7,13 +7,11 @@ Judged by the growth of the loss per doubling of the context at equal updates, f
 attention with at least three contexts: at a tenth of the updates of the shortest run of a size.
 """
 
-from typing import Any
-
 import numpy as np
 from pandas import DataFrame
 
 from lmscaling.claims import _contrasts
-from lmscaling.claims._judgement import Judgement, untested
+from lmscaling.claims._judgement import Judgement, series, untested
 
 NUMBER = "growth of the loss per doubling, nats, mean over sizes and attentions, with its interval"
 
@@ -36,8 +34,7 @@ FEWEST = 3
 def judge(rows: DataFrame) -> Judgement:
     losses = _contrasts.losses_at(rows, AXIS, ["size"], EARLY)
     growth = {}
-    series: list[tuple[Any, DataFrame]] = list(losses.groupby(["size", "role"], sort=False))
-    for (size, role), part in series:
+    for (size, role), part in series(losses, ["size", "role"]):
         contexts = sorted(part.context.unique().tolist())
         if len(contexts) >= FEWEST:
             weights = _contrasts.slope_weights(np.log2(contexts))
