@@ -18,8 +18,6 @@ nothing else. Where a source compares with FlashAttention, ``softmax fused`` is 
 of each point that stores no matrix of weights; the explanation names it.
 """
 
-import shutil
-import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -208,19 +206,10 @@ def _casts(claim: Claim, others: list[tuple[str, str, str]]) -> list[Roles]:
     return casts
 
 
-def text(judged: list[Judged], width: int | None = None) -> str:
-    """All judgements for the terminal: a line of aligned columns each, and below it the reason,
-    wrapped to the ``width`` of the terminal."""
-    width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
-    rows = [(one.claim.name, *row) for one, row in zip(judged, format_rows(judged), strict=True)]
-    lines = formatting.aligned(
-        [list(HEAD[:-1]), *(list(row[:-1]) for row in rows)], left={0, 1, 2, 3, 5}
-    )
-    text = lines[:1]
-    for line, row in zip(lines[1:], rows, strict=True):
-        text += [line, *textwrap.wrap(row[-1], width, initial_indent="    ",
-                                      subsequent_indent="    ")]  # fmt: skip
-    return "\n".join(text)
+def text(judged: list[Judged]) -> str:
+    """All judgements for the terminal: a line of aligned columns each, with the reason."""
+    rows = [[one.claim.name, *row] for one, row in zip(judged, format_rows(judged), strict=True)]
+    return "\n".join(formatting.noted([[*HEAD[:-1], ""], *rows], left={0, 1, 2, 3, 5}))
 
 
 def write(study: Path) -> list[Judged]:
