@@ -6,7 +6,7 @@ import pytest
 from conftest import sentence
 from pandas import DataFrame
 
-from lmscaling import claims, registry
+from lmscaling import claims
 
 CONTEXTS = tuple(1024 * 2**i for i in range(7))
 
@@ -262,7 +262,7 @@ def test_made_up_numbers_decide(name, rows, verdict):
 
 def test_every_claim_can_come_out_each_way():
     """Of sampling only softmax with a cache is timed, a faster opponent: it refutes nothing."""
-    for name in registry.claims():
+    for name in claims.NAMES:
         ways = set(claims.VERDICTS) - ({"fails"} if name == "sampling_thousands" else set())
         # Without rows nothing is tested, which ``test_claims.py`` holds for each.
         assert {"not tested", *(v for n, _, v in CASES if n == name)} == ways, name
@@ -288,8 +288,8 @@ def test_intervals_hold_and_true_claims_are_seldom_refuted():
     """Of 24 right intervals fewer than 20 hold with a chance of 0.006."""
     rng = np.random.default_rng(0)
     claim = claims.load("gap_grows")
-    made = [claim.judge(grown(rng, claim.THRESHOLD, sizes=2)) for _ in range(24)]
-    assert sum(claim.THRESHOLD in one.interval for one in made) >= 20
+    made = [claim.judge(grown(rng, claim.threshold, sizes=2)) for _ in range(24)]
+    assert sum(claim.threshold in one.interval for one in made) >= 20
     assert sum(one.verdict == "fails" for one in made) <= 4
 
 

@@ -4,10 +4,11 @@ import json
 import re
 import shutil
 from argparse import Namespace
+from dataclasses import replace
 
 import pytest
 import speed_points
-from conftest import ROOT, STUDY, refused
+from conftest import ROOT, STUDY, refused, sentence
 from golden import FOLDER
 from speed_points import DEVICE, OTHER_DEVICE, point
 from test_store import end, header, live, log, record, update, validation
@@ -17,7 +18,7 @@ from lmscaling.cli import results
 from lmscaling.config import study_file
 from lmscaling.store import build as store
 
-NAMES = list(registry.claims())
+NAMES = claims.NAMES
 MADE = shutil.ignore_patterns("store", "figures")
 CONTEXTS = [1024, 2048, 4096, 8192, 16384, 32768, 65536]
 JUDGED = FOLDER / "published_claims.json"
@@ -32,7 +33,7 @@ PUBLISHED: dict[str, tuple] = {
 def published(published_study, tmp_path_factory):
     """Judgements of the published numbers by claim, and their folder."""
     folder = shutil.copytree(published_study, tmp_path_factory.mktemp("results") / "published")
-    return {one.name: one for one in claims.write(folder)}, folder
+    return {one.claim.name: one for one in claims.write(folder)}, folder
 
 
 @pytest.fixture
@@ -62,40 +63,42 @@ def test_the_published_numbers_say_of_each_claim(published, golden):
     for one in found.values():
         judged = one.judgement
         assert judged.rests_on or (judged.verdict, judged.number) == ("not tested", None)
-        without = claims.load(one.name).NUMBER.endswith("without an interval")
-        assert (judged.interval is None) == (judged.number is None or without), one.name
+        without = one.claim.number.endswith("without an interval")
+        assert (judged.interval is None) == (judged.number is None or without), one.claim.name
         if judged.number is not None and judged.interval is not None:
             low, high = judged.interval.low, judged.interval.high
-            assert low - 1e-9 <= judged.number <= high + 1e-9, one.name
+            assert low - 1e-9 <= judged.number <= high + 1e-9, one.claim.name
 
 
 def test_published_runs_have_no_seeds_so_every_range_of_a_loss_says_what_it_assumes(published):
-    of_losses = [n for n in NAMES if re.search(r"\bFROM curves\b", claims.load(n).QUERY)]
+    of_losses = [n for n in NAMES if re.search(r"\bFROM curves\b", claims.load(n).query)]
     ranges = [published[0][name].judgement.interval for name in of_losses]
     assert [one.assumed for one in ranges if one] == [0.0019] * 3
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_claim_is_three_paragraphs_and_a_threshold_with_its_reason(name):
-    claim, module = claims.claim(name), claims.load(name)
+    claim = claims.load(name)
     assert claim.title.endswith(".")
     assert ". " not in claim.title
     assert " 20" in claim.reference
     assert claim.judged.startswith("Judged by ")
-    assert module.NUMBER
-    played = set(re.findall(r"[$]([a-z]+)", module.QUERY))
-    assert played == set(module.ROLES) <= {"candidate", "baseline"}
-    if re.search(r"\bloss\b", module.QUERY):
-        assert f"at equal {module.AXIS.split()[0]}" in claim.judged
-    source = registry.claims()[name].read_text()
-    assert '\n"""' in source.partition("\nTHRESHOLD = ")[2].partition("\n\n")[0]
+    assert claim.number
+    played = set(re.findall(r"[$]([a-z]+)", claim.query))
+    assert played == set(claim.roles) <= {"candidate", "baseline"}
+    if re.search(r"\bloss\b", claim.query):
+        assert f"at equal {claim.axis.split()[0]}" in claim.judged
+    if path := registry.sources("claims").get(name):
+        assert '\n"""' in path.read_text().partition("\nTHRESHOLD = ")[2].partition("\n\n")[0]
+    else:
+        assert claim.because.endswith(".")
 
 
 def test_an_empty_study_tests_nothing_and_says_what_is_missing(study):
     store.build(study)
     with store.connect(study / "store") as db:
         for name in NAMES:
-            rows = claims.rows_of(db, name, claims.load(name).ROLES)
+            rows = claims.rows_of(db, name, claims.load(name).roles)
             assert rows.empty
             (one,) = claims.judge(name, rows, ["measured"])
             assert one.judgement.verdict == "not tested"
@@ -138,7 +141,7 @@ def measured(tmp_path_factory):
 def on(made, device):
     """By claim and players, the judgements of a device."""
     return {
-        (one.name, *one.roles.values()): one.judgement
+        (one.claim.name, *one.roles.values()): one.judgement
         for one in made
         if one.setup.partition(",")[0] == device
     }
@@ -164,6 +167,29 @@ def test_an_attention_and_an_implementation_of_ones_own_play_the_candidate(measu
     assert "0.000" in found["sampling_time", "gated", "softmax"].why
 
 
+def test_times_on_a_cpu_say_nothing_of_a_gpu_but_something_of_growth(study):
+    forms = {"linear__state": 2.0, "linear__state_parallel": 0.2}
+    decode = [point("time_decode", "softmax", c, c / 1e3, "a CPU") for c in CONTEXTS]
+    made = [*steps("a CPU", **forms), *decode]
+    speed_points.write(study, *steps(DEVICE, **forms))
+    speed_points.write(study, *(replace(one, dtype="float32") for one in made))
+    found = {device: on(judge_all(study), device) for device in (DEVICE, "a CPU")}
+    one, other = (found[device]["state_one_order",] for device in found)
+    assert (one.verdict, other.verdict, other.number) == ("holds", "not tested", None)
+    sentence("claim", other.why)
+    assert found["a CPU"]["kv_cache_linear", "softmax"].verdict == "holds"
+
+
+def test_a_claim_about_a_form_is_judged_on_forms_of_the_same_attention_only(study):
+    forms = {"linear__chunked": 1.0, "linear__attention_parallel": 2.0, "linear__mine": 3.0}
+    speed_points.write(study, *steps(DEVICE, gated=0.5, **forms))
+    found = {key: one.verdict for key, one in on(judge_all(study), DEVICE).items()}
+    assert {key: one for key, one in found.items() if key[0] == "chunked_best"} == {
+        ("chunked_best", "linear chunked"): "holds",
+        ("chunked_best", "linear mine"): "fails",
+    }
+
+
 def test_linear_attention_is_compared_with_the_fastest_softmax_that_stores_no_matrix(measured):
     one = on(measured, "several")["chunked_always_faster", "linear chunked", "softmax fused"]
     assert (one.verdict, one.number) == ("fails", 0.8)
@@ -183,10 +209,10 @@ def test_the_baseline_of_a_study_plays_the_baseline_beside_published_numbers(stu
     speed_points.write(study, *steps(DEVICE, linear__chunked=2.0, gated=1.0))
     made = judge_all(study)
     (one,) = [m for m in made if m.source == "measured" and m.judgement.verdict != "not tested"]
-    assert (one.name, one.roles) == (
+    assert (one.claim.name, one.roles) == (
         "chunked_always_faster", {"candidate": "gated", "baseline": "linear chunked"},
     )  # fmt: skip
-    assert {m.name: m.judgement.verdict for m in made if m.source == "published"} == {
+    assert {m.claim.name: m.judgement.verdict for m in made if m.source == "published"} == {
         name: verdict for name, (verdict, *_) in PUBLISHED.items()
     }
 
@@ -201,9 +227,9 @@ def test_half_a_study_is_judged_by_what_it_has_and_its_spikes_are_rates(study, p
     record(study, cells[1], nothing, status="diverged", updates=1)
     speed_points.write(study, *speed_points.tiny())
     made = judge_all(study)
-    assert {one.name for one in made} == set(NAMES)
+    assert {one.claim.name for one in made} == set(NAMES)
     assert {one.source for one in made} == {"measured"}
-    decided = {one.name for one in made if one.judgement.verdict != "not tested"}
+    decided = {one.claim.name for one in made if one.judgement.verdict != "not tested"}
     assert "chunked_always_faster" in decided
     assert "gap_grows" not in decided
     query = "SELECT spikes, spikes_per_10000_updates FROM spike_rates WHERE "
@@ -234,7 +260,7 @@ def test_a_run_that_is_not_over_has_no_final_loss(study, values):
     def number():
         store.build(study)
         with store.connect(study / "store") as db:
-            rows = claims.rows_of(db, name, claims.load(name).ROLES)
+            rows = claims.rows_of(db, name, claims.load(name).roles)
         return claims.judge(name, rows, ["measured"])[0].judgement.number
 
     name = "softmax_converges"
@@ -260,6 +286,6 @@ def test_the_verb_prints_and_writes(study):
     assert {one["name"]: one["axis"] for one in written}["draft_wins_in_time"] == "hours"
 
 
-def test_a_claim_without_a_file_is_named_with_the_nearest():
+def test_an_unknown_claim_is_named_with_the_nearest():
     with refused(claims.UserError, "gap_grow", "gap_grows"):
         claims.load("gap_grow")

@@ -1,4 +1,4 @@
-"""The folder is the registry: a variant, a figure or a claim exists because its file does.
+"""The folder is the registry: a variant or a figure exists because its file does.
 
 Names are read from file stems and imports from source text, so that planning a study never loads
 torch or duckdb. Attention variants are also looked for in ``attention/`` of the working directory,
@@ -272,11 +272,6 @@ def store_sources() -> list[Path]:
     folders = (PACKAGE / "store", PACKAGE / "records")
     suffixes = {".py", ".sql", ".csv"}
     return sorted(p for folder in folders for p in folder.iterdir() if p.suffix in suffixes)
-
-
-def claims() -> dict[str, Path]:
-    """Modules of the claims of the literature by name."""
-    return sources("claims")
 
 
 @cache

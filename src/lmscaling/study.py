@@ -373,7 +373,7 @@ class Study:
         """Verdicts on the claims of the literature by the numbers of the study.
 
         Returns:
-            A row for each claim, source, setup and candidate: ``claim``, its file stem, ``title``,
+            A row for each claim, source, setup and candidate: ``claim``, its name, ``title``,
             ``candidate``, ``source``, ``setup``, ``verdict`` (``holds``, ``fails``, ``not
             tested``), ``number`` with ``number_low``, ``number_high`` and ``assumed_sd``, whose
             meaning is ``number_is``, and ``why``.
@@ -383,10 +383,10 @@ class Study:
         judged = claims.judge_all(self._db)
         rows = [
             {
-                "claim": one.name, "title": one.claim.title, "source": one.source,
+                "claim": one.claim.name, "title": one.claim.title, "source": one.source,
                 "candidate": one.roles.get("candidate"), "setup": one.setup,
                 "verdict": one.judgement.verdict, "why": one.judgement.why,
-                "number_is": claims.load(one.name).NUMBER,
+                "number_is": one.claim.number,
             }
             | tables.number("number", one.judgement.number, one.judgement.interval)
             for one in judged

@@ -1,36 +1,37 @@
-"""Claims of the literature, one module each, judged by the results of a study.
+"""Claims of the literature, judged by the results of a study.
 
-A module in this folder has a docstring of three paragraphs (the claim in our own words, its source,
-the criterion), ``ROLES``, a ``QUERY`` over the views of the store, ``NUMBER`` (the meaning of the
-number in a judgement), a ``THRESHOLD`` with its reason, and ``judge(rows) -> Judgement``. A claim
-about losses also has an ``AXIS``: what is equal where they are compared, as its source states it.
-The rows are those of one source, ``published`` or ``measured``, and of one setup if the query has
-that column: measurements of different setups are never combined. Without rows ``judge`` states what
-is missing.
+Claims about times are rows of the table in ``_timed.py``. Others are one module each in this
+folder, with a docstring of three paragraphs (the claim in our own words, its source, the
+criterion), ``ROLES``, a ``QUERY`` over the views of the store, ``NUMBER`` (the meaning of the
+number in a judgement), a ``THRESHOLD`` with its reason, ``judge(rows) -> Judgement``, and if it is
+about losses an ``AXIS``: what is equal where they are compared, as its source states it. Rows are
+those of one source, ``published`` or ``measured``, and of one setup if the query has that column:
+measurements of different setups are never combined. Without rows the judgement states what is
+missing.
 
-``ROLES`` are what the claim speaks of, by role: an attention (``linear``), or an attention and its
+Roles are what the claim speaks of: an attention (``linear``), or an attention and its
 implementation (``linear chunked``). The query names a role as ``$candidate`` or ``$baseline``, and
 sentences as ``{candidate}`` or ``{baseline}``. In a study other attentions and implementations also
-play the candidate, and the study's own baseline the baseline. A claim without a role
-``candidate`` speaks of what its source names, and of nothing else. Where a source compares with
-FlashAttention, ``softmax fused`` is the fastest softmax of each point that stores no matrix of
-weights; the explanation names it.
+play the candidate, if the claim is about a form only other forms of its attention, and the study's
+own baseline the baseline. A claim without a candidate speaks of what its source names, and of
+nothing else. Where a source compares with FlashAttention, ``softmax fused`` is the fastest softmax
+of each point that stores no matrix of weights; the explanation names it.
 """
 
-import shutil
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import duckdb
 from pandas import DataFrame
 
 from lmscaling import formatting, registry
-from lmscaling.claims._judgement import VERDICTS, Judgement
+from lmscaling.claims._judgement import VERDICTS, Claim, Judgement, untested
+from lmscaling.claims._queries import FORMS
+from lmscaling.claims._timed import TIMED
 from lmscaling.errors import UserError, choose
 from lmscaling.files import write_json
 from lmscaling.fits.uncertainty import Interval
@@ -59,32 +60,19 @@ FAILED = """
 """
 """Runs that diverged or exploded, and have no loss to compare."""
 
-FORMS = {
-    "linear attention", "linear attention_parallel_no_flash", "linear attention_parallel",
-    "linear state", "linear state_parallel",
-}  # fmt: skip
-"""Forms of linear attention that claims compare chunks with."""
+ON_CPU = "SELECT DISTINCT setup FROM measurements WHERE dtype = 'float32'"
+"""Setups without a GPU, on which products are in bfloat16."""
+
+NAMES = sorted([*(one.name for one in TIMED), *registry.sources("claims")])
+"""Names of all claims: rows of the table and files of this folder."""
 
 HEAD = ("claim", "candidate", "source", "verdict", "number", "range", "why")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The docstring of a claim."""
-
-    title: str
-    reference: str
-    """Authors, title and section of the source."""
-    judged: str
-    """The criterion."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """A claim judged by one source of numbers."""
 
-    name: str
-    """File stem in this folder."""
     claim: Claim
     source: str
     """``published`` or ``measured``."""
@@ -94,21 +82,28 @@ class Judged:
     judgement: Judgement
 
 
-def load(name: str) -> Any:
-    """The module of a claim.
+@cache
+def load(name: str) -> Claim:
+    """A claim by its name.
 
     Raises:
         UserError: No claim has this name.
     """
-    names = list(registry.claims())
-    if name not in names:
-        raise UserError(f"claim {name!r} has no file; {choose(name, names)}")
-    return import_module(f"{__name__}.{name}")
-
-
-def claim(name: str) -> Claim:
-    """The three paragraphs of a docstring, each on one line."""
-    return Claim(*(" ".join(part.split()) for part in load(name).__doc__.strip().split("\n\n")))
+    if name not in NAMES:
+        raise UserError(f"claim {name!r} does not exist; {choose(name, NAMES)}")
+    for one in TIMED:
+        if one.name == name:
+            return one
+    module = import_module(f"{__name__}.{name}")
+    assert module.__doc__
+    title, reference, judged = (
+        " ".join(part.split()) for part in module.__doc__.strip().split("\n\n")
+    )
+    return Claim(
+        name=name, title=title, reference=reference, judged=judged, query=module.QUERY,
+        number=module.NUMBER, threshold=module.THRESHOLD, roles=module.ROLES, judge=module.judge,
+        axis=getattr(module, "AXIS", None),
+    )  # fmt: skip
 
 
 def judge(
@@ -117,21 +112,32 @@ def judge(
     sources: Iterable[str],
     roles: Roles | None = None,
     failed: Mapping[str, int] | None = None,
+    on_cpu: Collection[str] = (),
 ) -> list[Judged]:
     """Judge one claim by the rows of its query, separately for each source and setup.
 
-    ``failed`` is the number of failed runs of the study by attention: a claim about losses says how
-    many it leaves out.
+    Args:
+        name: Of the claim.
+        rows: Of its query.
+        sources: Of which each is judged.
+        roles: Who plays them, if others than in the source of the claim.
+        failed: Failed runs of the study by attention: a claim about losses says how many it leaves
+            out.
+        on_cpu: Setups on which a claim about a GPU is not tested.
     """
-    cast: Roles = load(name).ROLES if roles is None else roles
+    claim = load(name)
+    cast = claim.roles if roles is None else roles
     judged = []
     for source in sources:
         of_source = rows.loc[rows.source == source]
-        # Without rows there is no setup; judge() then states what is missing.
+        # Without rows there is no setup; the judgement then states what is missing.
         setups = of_source.setup.unique().tolist() if "setup" in rows else []
         for setup in setups or [""]:
             part = of_source.loc[of_source.setup == setup] if setups else of_source
-            judgement = load(name).judge(part.reset_index(drop=True))
+            if claim.of_gpu and setup in on_cpu:
+                judgement = untested("The claim is about times on a GPU, and these are of a CPU.")
+            else:
+                judgement = claim.judge(part.reset_index(drop=True))
             lost = {a: n for a, n in (failed or {}).items() if a in cast.values()}
             left_out = "".join(
                 f" Left out: {n} {'run' if n == 1 else 'runs'} of {attention} that failed."
@@ -143,11 +149,8 @@ def judge(
             why = judgement.why.format_map(cast) + against + left_out
             judgement = replace(judgement, why=why)
             judged.append(
-                Judged(
-                    name=name, claim=claim(name), source=source, roles=cast, setup=setup,
-                    judgement=judgement,
-                )
-            )  # fmt: skip
+                Judged(claim=claim, source=source, roles=cast, setup=setup, judgement=judgement)
+            )
     return judged
 
 
@@ -157,38 +160,42 @@ def judge_all(db: duckdb.DuckDBPyConnection) -> list[Judged]:
     query = "SELECT source FROM cells UNION SELECT source FROM measurements ORDER BY source"
     sources = [source for (source,) in db.sql(query).fetchall()] or ["measured"]
     others, failed = db.sql(OTHERS).fetchall(), dict(db.sql(FAILED).fetchall())
+    on_cpu = {setup for (setup,) in db.sql(ON_CPU).fetchall()}
     judged = []
-    for name in registry.claims():
-        judged += judge(name, rows_of(db, name, load(name).ROLES), sources, None, failed)
-        for roles in _casts(load(name).ROLES, others):
-            own = judge(name, rows_of(db, name, roles), ["measured"], roles, failed)
+    for name in NAMES:
+        rows = rows_of(db, name, load(name).roles)
+        judged += judge(name, rows, sources, None, failed, on_cpu)
+        for roles in _casts(load(name), others):
+            rows = rows_of(db, name, roles)
+            own = judge(name, rows, ["measured"], roles, failed, on_cpu)
             judged += [one for one in own if one.judgement.verdict != "not tested"]
     return judged
 
 
 def rows_of(db: duckdb.DuckDBPyConnection, name: str, roles: Roles) -> DataFrame:
     """The rows that a claim is judged by."""
-    return db.execute(load(name).QUERY, roles).df()
+    return db.execute(load(name).query, roles).df()
 
 
 def default_query(name: str) -> str:
     """The query of a claim with the names that its source gives to the roles."""
-    query = load(name).QUERY
-    for role, player in load(name).ROLES.items():
+    query = load(name).query
+    for role, player in load(name).roles.items():
         query = query.replace(f"${role}", f"'{player}'")
     return query
 
 
-def _casts(claimed: Roles, others: list[tuple[str, str, str]]) -> list[Roles]:
+def _casts(claim: Claim, others: list[tuple[str, str, str]]) -> list[Roles]:
     """The roles of a claim as a study plays them, without those of its source."""
+    claimed = claim.roles
     if "candidate" not in claimed:
         return []
-    by_method = " " in claimed["candidate"]
+    of, by_method, _ = claimed["candidate"].partition(" ")
     usual = claimed.get("baseline", "")
     casts = []
     for attention, method, baseline in others:
         candidate = method if by_method else attention
-        if attention == baseline or candidate in FORMS:
+        if attention == baseline or candidate in FORMS or (claim.of_form and attention != of):
             continue
         opponents = {m if by_method else a: None for a, m, _ in others if a == baseline}
         for opponent in [usual] if baseline == usual.partition(" ")[0] else opponents:
@@ -199,19 +206,10 @@ def _casts(claimed: Roles, others: list[tuple[str, str, str]]) -> list[Roles]:
     return casts
 
 
-def text(judged: list[Judged], width: int | None = None) -> str:
-    """All judgements for the terminal: a line of aligned columns each, and below it the reason,
-    wrapped to the ``width`` of the terminal."""
-    width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
-    rows = [(one.name, *row) for one, row in zip(judged, format_rows(judged), strict=True)]
-    lines = formatting.aligned(
-        [list(HEAD[:-1]), *(list(row[:-1]) for row in rows)], left={0, 1, 2, 3, 5}
-    )
-    text = lines[:1]
-    for line, row in zip(lines[1:], rows, strict=True):
-        text += [line, *textwrap.wrap(row[-1], width, initial_indent="    ",
-                                      subsequent_indent="    ")]  # fmt: skip
-    return "\n".join(text)
+def text(judged: list[Judged]) -> str:
+    """All judgements for the terminal: a line of aligned columns each, with the reason."""
+    rows = [[one.claim.name, *row] for one, row in zip(judged, format_rows(judged), strict=True)]
+    return "\n".join(formatting.noted([[*HEAD[:-1], ""], *rows], left={0, 1, 2, 3, 5}))
 
 
 def write(study: Path) -> list[Judged]:
@@ -224,10 +222,10 @@ def write(study: Path) -> list[Judged]:
         judged = judge_all(db)
     values = [
         {
-            "name": one.name, **asdict(one.claim), "threshold": load(one.name).THRESHOLD,
-            "axis": getattr(load(one.name), "AXIS", None), "source": one.source,
-            "roles": one.roles, "setup": one.setup, "number_is": load(one.name).NUMBER,
-            **asdict(one.judgement),
+            "name": one.claim.name, "title": one.claim.title, "reference": one.claim.reference,
+            "judged": one.claim.judged, "threshold": one.claim.threshold, "axis": one.claim.axis,
+            "source": one.source, "roles": one.roles, "setup": one.setup,
+            "number_is": one.claim.number, **asdict(one.judgement),
         }
         for one in judged
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from pandas import DataFrame
 from scipy.stats import t
 
-from lmscaling.claims._judgement import inside
+from lmscaling.claims._judgement import Judgement, inside, points
 from lmscaling.fits.noise import ELSEWHERE, Noise, Place, Spread, holm, seeds_needed
 from lmscaling.fits.uncertainty import LEVEL, Interval
 
@@ -181,6 +181,36 @@ def over_noise(
     needed = min(outside) if outside else max(within)
     most = "more than 1,000" if needed > 1000 else f"about {needed:,}"
     return "not tested", f"{noise}; {most} seeds would decide"
+
+
+def within(
+    estimates: Iterable[Estimate], low: float = -np.inf, high: float = np.inf
+) -> tuple[str, str]:
+    """``over_noise`` of whether all contrasts lie within bounds."""
+    judged = list(estimates)
+    return over_noise(judged, lambda s: decide(judged, low, high, s), judged, low, high)
+
+
+def judge_mean(
+    rows: DataFrame,
+    contrasts: Mapping[str, Mapping[Cell, float]],
+    said: str,
+    low: float = -np.inf,
+    high: float = np.inf,
+    also: str = "",
+) -> Judgement:
+    """Whether all contrasts of ``rows`` lie within bounds; the number is their mean.
+
+    The reason is what is ``said`` of the contrasts, how the verdict is known, and what is told
+    beside it.
+    """
+    found = estimate(rows, contrasts)
+    total = estimate(rows, {"": mean(contrasts[label] for label in found)}).get("")
+    verdict, noise = within(found.values(), low, high)
+    return Judgement(
+        verdict=verdict, number=total and total.value, interval=total and total.interval,
+        rests_on=points(rows), why=f"{said}; {noise}.{also}",
+    )  # fmt: skip
 
 
 def losses_at(rows: DataFrame, axis: str, together: list[str], share: float = 1.0) -> DataFrame:

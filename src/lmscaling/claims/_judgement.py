@@ -1,10 +1,11 @@
-"""Judgements of claims, and the statistics that several claims share.
+"""Claims, their judgements, and the statistics that several claims share.
 
 Legend: ``R`` rows of values, ``n`` points.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,10 +28,10 @@ class Judgement:
     verdict: str
     """A key of ``VERDICTS``."""
     number: float | None = None
-    """The deciding number; ``NUMBER`` of the claim defines it."""
+    """The deciding number; ``Claim.number`` defines it."""
     interval: Interval | None = None
     """95 % interval of the number, the range that it has if seeds differ by ``assumed``, or the
-    range of its values; see ``NUMBER``. None where no interval is known to hold the number."""
+    range of its values; see ``Claim.number``. None where no interval is known to hold it."""
     rests_on: tuple[str, ...] = ()
     """Compared cells or points."""
     why: str
@@ -38,6 +39,36 @@ class Judgement:
 
     def __post_init__(self) -> None:
         assert self.verdict in VERDICTS, self.verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim of the literature, and how a study tests it."""
+
+    name: str
+    title: str
+    """The claim in our own words."""
+    reference: str
+    """Authors, title and section of the source."""
+    judged: str
+    """The criterion, one sentence or more."""
+    query: str
+    """Over the views of the store, with the roles as parameters."""
+    number: str
+    """The meaning of the number of a judgement."""
+    threshold: float
+    roles: dict[str, str]
+    """What the claim speaks of, by role: attentions, or methods of the view ``speeds``."""
+    judge: Callable[[DataFrame], Judgement]
+    """The judgement of the rows of the query, of one source and setup."""
+    because: str = ""
+    """Unit of the threshold and the reason for it, which a module tells of ``THRESHOLD``."""
+    axis: str | None = None
+    """What is equal where losses are compared."""
+    of_form: bool = False
+    """Whether only another form of the candidate's own attention may play the candidate."""
+    of_gpu: bool = False
+    """Whether the claim is about times on a GPU, of which those on a CPU say nothing."""
 
 
 def untested(why: str) -> Judgement:
@@ -64,6 +95,11 @@ def spread(values: Iterable[float]) -> Interval:
     """The range of the values."""
     known = [float(value) for value in values]
     return Interval(min(known), max(known))
+
+
+def series(rows: DataFrame, by: list[str]) -> list[tuple[Any, DataFrame]]:
+    """The rows of each combination of values in the columns ``by``, in the order of the rows."""
+    return list(rows.groupby(by, sort=False))
 
 
 def points(rows: DataFrame) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ Judged by the gap of the losses at equal hours, linear minus softmax, at every s
 with a context of 4,096 tokens: where the run that lasted fewer hours ends.
 """
 
-import numpy as np
 from pandas import DataFrame
 
 from lmscaling.claims import _contrasts
@@ -34,19 +33,11 @@ def judge(rows: DataFrame) -> Judgement:
     found = _contrasts.estimate(losses, gaps)
     if not found:
         return untested(f"No size has curves of both attentions at {CONTEXT:,} tokens.")
-    total = _contrasts.estimate(losses, {"": _contrasts.mean(gaps[size] for size in found)})
-    judged = list((total or found).values())
-    verdict, noise = _contrasts.over_noise(
-        judged,
-        lambda s: _contrasts.decide(judged, -np.inf, THRESHOLD, s),
-        judged,
-        high=THRESHOLD,
-    )
+    total = _contrasts.estimate(losses, {"": _contrasts.mean(gaps[size] for size in found)}).get("")
+    verdict, noise = _contrasts.within([total] if total else found.values(), high=THRESHOLD)
     return Judgement(
-        verdict=verdict,
-        number=total[""].value if total else None,
-        interval=total[""].interval if total else None,
+        verdict=verdict, number=total and total.value, interval=total and total.interval,
         rests_on=points(losses),
         why=f"Gaps: {', '.join(f'{size} {one.value:+.3f}' for size, one in found.items())} nats; "
         f"{noise}.",
-    )
+    )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from pandas import DataFrame
 
 from lmscaling.claims import _contrasts
-from lmscaling.claims._judgement import Judgement, points, untested
+from lmscaling.claims._judgement import Judgement, untested
 
 NUMBER = "growth of the gap per doubling of the context, nats, mean over sizes, with its interval"
 
@@ -37,24 +37,14 @@ def judge(rows: DataFrame) -> Judgement:
     found = _contrasts.estimate(losses, growth)
     if not found:
         return untested(f"No size has curves of both attentions at {FEWEST} contexts.")
-    total = _contrasts.estimate(losses, {"": _contrasts.mean(growth[size] for size in found)})
     hours = _contrasts.losses_at(rows, "hours", ["size", "context"])
     in_time = _contrasts.estimate(hours, {size: growth[size] for size in found})
-    verdict, noise = _contrasts.over_noise(
-        found.values(),
-        lambda s: _contrasts.decide(found.values(), THRESHOLD, np.inf, s),
-        found.values(),
-        low=THRESHOLD,
-    )
     parts = [f"{size} {one.value:.3f} ({_ends(losses, size)})" for size, one in found.items()]
-    return Judgement(
-        verdict=verdict,
-        number=total[""].value if total else None,
-        interval=total[""].interval if total else None,
-        rests_on=points(losses),
-        why=f"Nats per doubling at equal updates: {'; '.join(parts)}; {noise}. At equal hours: "
+    return _contrasts.judge_mean(
+        losses, growth, f"Nats per doubling at equal updates: {'; '.join(parts)}", low=THRESHOLD,
+        also=" At equal hours: "
         f"{', '.join(f'{size} {one.value:.3f}' for size, one in in_time.items())}.",
-    )
+    )  # fmt: skip
 
 
 def _growth(losses: DataFrame) -> dict[str, dict[_contrasts.Cell, float]]:

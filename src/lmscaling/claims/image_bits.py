@@ -62,13 +62,7 @@ def judge(rows: DataFrame) -> Judgement:
             for one in _contrasts.estimate(own, {f"{dataset} with {size}": bits}).values():
                 parts[one.value] = f"{one.value:+.3f} on {one.label} (claimed {claimed:+.3f})"
                 excess.append(replace(one, value=one.value - claimed))
-    verdict, noise = _contrasts.over_noise(
-        excess,
-        lambda s: _contrasts.decide(excess, -THRESHOLD, THRESHOLD, s),
-        excess,
-        -THRESHOLD,
-        THRESHOLD,
-    )
+    verdict, noise = _contrasts.within(excess, -THRESHOLD, THRESHOLD)
     far = [abs(one.value) for one in excess]
     return Judgement(
         verdict=verdict, number=list(parts)[int(np.argmax(far))], rests_on=points(rows),

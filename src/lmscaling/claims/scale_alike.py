@@ -51,21 +51,13 @@ def judge(rows: DataFrame) -> Judgement:
     found = _contrasts.estimate(logs, labels, unit=float(rows.loss.mean()))
     if not found:
         return untested("No context has final losses of both attentions at two sizes.")
-    verdict, noise = _contrasts.over_noise(
-        found.values(),
-        lambda s: _contrasts.decide(found.values(), -THRESHOLD, THRESHOLD, s),
-        found.values(),
-        -THRESHOLD,
-        THRESHOLD,
-    )
+    verdict, noise = _contrasts.within(found.values(), -THRESHOLD, THRESHOLD)
     far = [one for one in found.values() if inside(one.interval, -THRESHOLD, THRESHOLD) == "fails"]
     close = [one for one in found.values() if abs(one.value) <= THRESHOLD]
-    parts = [f"differ by {', '.join(f'{one.value:+.3f} at {one.label}' for one in far)}"] * bool(
-        far
-    )
-    parts += [f"agree within {THRESHOLD:g} at {', '.join(one.label for one in close)}"] * bool(
-        close
-    )
+    apart = ", ".join(f"{one.value:+.3f} at {one.label}" for one in far)
+    near = ", ".join(one.label for one in close)
+    parts = [f"differ by {apart}"] if far else []
+    parts += [f"agree within {THRESHOLD:g} at {near}"] if close else []
     used = rows.loc[rows.context.isin(list(slopes))]
     return Judgement(
         verdict=verdict, number=max((one.value for one in found.values()), key=abs),

@@ -7,13 +7,11 @@ Judged by the growth of the loss per doubling of the context at equal updates, f
 attention with at least three contexts: at a tenth of the updates of the shortest run of a size.
 """
 
-from typing import Any
-
 import numpy as np
 from pandas import DataFrame
 
 from lmscaling.claims import _contrasts
-from lmscaling.claims._judgement import Judgement, points, untested
+from lmscaling.claims._judgement import Judgement, series, untested
 
 NUMBER = "growth of the loss per doubling, nats, mean over sizes and attentions, with its interval"
 
@@ -36,8 +34,7 @@ FEWEST = 3
 def judge(rows: DataFrame) -> Judgement:
     losses = _contrasts.losses_at(rows, AXIS, ["size"], EARLY)
     growth = {}
-    series: list[tuple[Any, DataFrame]] = list(losses.groupby(["size", "role"], sort=False))
-    for (size, role), part in series:
+    for (size, role), part in series(losses, ["size", "role"]):
         contexts = sorted(part.context.unique().tolist())
         if len(contexts) >= FEWEST:
             weights = _contrasts.slope_weights(np.log2(contexts))
@@ -48,20 +45,10 @@ def judge(rows: DataFrame) -> Judgement:
     found = _contrasts.estimate(losses, growth)
     if len({label.split()[-1] for label in found}) < 2:
         return untested(f"Curves of both attentions at {FEWEST} contexts are missing.")
-    total = _contrasts.estimate(losses, {"": _contrasts.mean(growth[label] for label in found)})
-    verdict, noise = _contrasts.over_noise(
-        found.values(),
-        lambda s: _contrasts.decide(found.values(), THRESHOLD, np.inf, s),
-        found.values(),
-        low=THRESHOLD,
-    )
     at = losses.groupby("size", sort=False).end.max()
-    return Judgement(
-        verdict=verdict,
-        number=total[""].value if total else None,
-        interval=total[""].interval if total else None,
-        rests_on=points(losses),
-        why="Nats per doubling: "
+    return _contrasts.judge_mean(
+        losses, growth, "Nats per doubling: "
         f"{', '.join(f'{label} {one.value:.3f}' for label, one in found.items())}, after "
-        f"{', '.join(f'{n:,.0f} updates ({size})' for size, n in at.items())}; {noise}.",
-    )
+        f"{', '.join(f'{n:,.0f} updates ({size})' for size, n in at.items())}",
+        low=THRESHOLD,
+    )  # fmt: skip

@@ -13,7 +13,7 @@ reads every text once tests no small corpus.
 from pandas import DataFrame
 
 from lmscaling.claims import _contrasts
-from lmscaling.claims._judgement import Judgement, points, untested
+from lmscaling.claims._judgement import Judgement, untested
 
 NUMBER = "gap, nats, mean over sizes and contexts, with its interval"
 
@@ -47,19 +47,7 @@ def judge(rows: DataFrame) -> Judgement:
     places = rows[["size", "context"]].drop_duplicates().itertuples(index=False, name=None)
     gaps = {f"{size} at {context:,}": _contrasts.pair(size, context) for size, context in places}
     found = _contrasts.estimate(rows, gaps)
-    total = _contrasts.estimate(rows, {"": _contrasts.mean(gaps.values())})
-    verdict, noise = _contrasts.over_noise(
-        found.values(),
-        lambda s: _contrasts.decide(found.values(), -THRESHOLD, THRESHOLD, s),
-        found.values(),
-        -THRESHOLD,
-        THRESHOLD,
-    )
-    gaps_said = ", ".join(f"{one.value:+.3f} nats at {place}" for place, one in found.items())
-    return Judgement(
-        verdict=verdict,
-        number=total[""].value if total else None,
-        interval=total[""].interval if total else None,
-        rests_on=points(rows),
-        why=f"The losses differ by {gaps_said} (threshold {THRESHOLD:g}); {noise}.",
+    said = ", ".join(f"{one.value:+.3f} nats at {place}" for place, one in found.items())
+    return _contrasts.judge_mean(
+        rows, gaps, f"The losses differ by {said} (threshold {THRESHOLD:g})", -THRESHOLD, THRESHOLD
     )

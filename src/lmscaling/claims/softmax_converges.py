@@ -16,7 +16,7 @@ from typing import Any
 from pandas import DataFrame
 
 from lmscaling.claims import _contrasts
-from lmscaling.claims._judgement import Judgement, overall, points, untested
+from lmscaling.claims._judgement import Judgement, overall, points, series, untested
 
 NUMBER = "largest range of softmax over contexts, nats, without an interval"
 
@@ -45,10 +45,9 @@ def judge(rows: DataFrame) -> Judgement:
             f"No size has curves of both attentions at {FEWEST} contexts of at least "
             f"{SHORTEST:,} tokens."
         )
-    series: list[tuple[Any, DataFrame]] = list(losses.groupby(["size", "role"], sort=False))
     found = {
         (size, role): list(_contrasts.estimate(part, _pairs(part)).values())
-        for (size, role), part in series
+        for (size, role), part in series(losses, ["size", "role"])
     }
     softmax = [one for (_, role), part in found.items() if role == "baseline" for one in part]
     linear = [part for (_, role), part in found.items() if role == "candidate"]

@@ -108,8 +108,9 @@ def format_context(context: int) -> str:
 
 
 def format_number(value: float) -> str:
-    """Three significant digits."""
-    return f"{value:.3g}"
+    """Three significant digits; a value that ends on a five is rounded alike by processors whose
+    logarithms differ in the last digit."""
+    return f"{float(f'{value:.12g}'):.3g}"
 
 
 def with_interval(

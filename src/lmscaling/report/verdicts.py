@@ -2,7 +2,7 @@
 
 import duckdb
 
-from lmscaling import claims, registry
+from lmscaling import claims
 from lmscaling.report.table import Table
 
 
@@ -17,7 +17,7 @@ def tables(db: duckdb.DuckDBPyConnection, judged: list[claims.Judged] | None = N
     untested = all(one.judgement.verdict == "not tested" for one in judged)
     queries = (
         f"SELECT '{name}' AS claim, count(*) AS rows FROM ({claims.default_query(name).rstrip()}\n)"
-        for name in registry.claims()
+        for name in claims.NAMES
     )
     pairs = zip(judged, claims.format_rows(judged), strict=True)
     rows = tuple((one.claim.title, *row) for one, row in pairs)
@@ -31,7 +31,7 @@ def tables(db: duckdb.DuckDBPyConnection, judged: list[claims.Judged] | None = N
             "correction for their number, and is not tested if there are no numbers or if they are "
             "too uncertain. The range of a loss is a 95 % interval by the study's seeds, or that "
             "of an assumed noise where it says if seeds differ by it; other ranges are those of "
-            "the values. The file of the claim defines number and range and gives the reason for "
+            "the values. The code of the claim defines number and range and gives the reason for "
             "the threshold. The query counts the rows that each claim is judged by. Other "
             "attentions and implementations of the study are candidates beside those that a claim "
             "names, and the study's baseline is the baseline.",
