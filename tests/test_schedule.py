@@ -10,7 +10,7 @@ from test_train import on_two_ranks, rows_of, run
 
 from lmscaling.config import grid
 from lmscaling.config.cell import Cell
-from lmscaling.config.schedule import CONSTANT, KINDS, WarmUp
+from lmscaling.config.schedule import CONSTANT, KINDS, Cosine, WarmUp
 from lmscaling.config.study import schema
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
@@ -43,7 +43,7 @@ def test_a_schedule_is_at_its_peak_at_first_never_rises_and_follows_its_formula(
 
 
 def test_the_warm_up_comes_before_every_schedule():
-    rates = WarmUp(2.0, 4, KINDS["cosine"](kind="cosine", final_share=0.0))
+    rates = WarmUp(2.0, 4, Cosine(kind="cosine", final_share=0.0))
     assert [rates.rate(update, 0.5) for update in (1, 2, 4, 5)] == [0.25, 0.5, 1.0, 1.0]
     assert WarmUp(2.0, 0, CONSTANT).rate(1, 0.0) == 2.0
 
