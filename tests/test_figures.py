@@ -30,7 +30,8 @@ NAMES = list(registry.figures())
 TIMED = re.compile(r"FROM (speeds|measurements|numerics|checks)|task_")
 """What a query reads that shows a sweep, the study of a device or tasks."""
 TRAINING = [name for name in NAMES if not TIMED.search(figures.load(name).QUERY)]
-LOSSES = [name for name in TRAINING if re.search(r"\b(val_)?loss\b", figures.load(name).QUERY)]
+SHOWS_LOSS = re.compile(r"\b(val_)?loss\b|FROM learning_curves")
+LOSSES = [name for name in TRAINING if SHOWS_LOSS.search(figures.load(name).QUERY)]
 CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
 LAWS = [name for name in NAMES if figures.load(name).SECTION == "laws"]
 
