@@ -67,7 +67,7 @@ def sweep(family: Family, rng: Generator) -> tuple[list[tuple], dict[str, float]
         loss = 3 + BEND * u**2 * (1 + family.cubic * u) + family.sd * (own + shared)
         loss[rng.integers(family.seeds), rng.integers(family.rates)] += family.blown
         found += [
-            (attention, "s", 1024, 6e-4, 786_432, 1e6, seed, scale, value)
+            (attention, "s", 1024, 6e-4, 1e6, seed, scale, value)
             for seed, losses in enumerate(loss.tolist())
             for scale, value in zip(scales.tolist(), losses, strict=True)
         ]
@@ -83,7 +83,7 @@ def rates(name: str, studies: int) -> Iterator[Row]:
             best, true = group.optimum, truth[group.attention]
             ours.append((best.interval and best.scale, best.interval, true))
             losses = [row[-1] for row in found if row[0] == group.attention]
-            scales = sorted({row[7] for row in found})
+            scales = sorted({row[6] for row in found})
             table = np.reshape(losses, (-1, len(scales)))
             vertices.append((lr_optimum.fit(scales, table).scale, None, true))
     yield _row("learning rate", name, "ours", "ln optimum", ours)

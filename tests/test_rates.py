@@ -37,7 +37,7 @@ def test_one_seed_gives_a_range_that_says_what_it_assumes_unless_its_curve_is_no
         assert group.interval is not None
         assert group.interval.assumed
     rows = swept_rows(9, seeds=1, sd=1e-5)
-    rough = [(*row[:8], row[8] + 0.05 * (row[7] in (0.5, 4.0))) for row in rows]
+    rough = [(*row[:7], row[7] + 0.05 * (row[6] in (0.5, 4.0))) for row in rows]
     for group in lr_optimum.groups(rough):
         assert (group.optimum.status, group.rate) == ("refused_assumed", None)
 
@@ -57,9 +57,9 @@ def warned(rows):
 def test_it_warns_of_rates_that_are_unfair():
     """One attention was tuned and another was not, or the best rate is the last that was tried."""
     rows = [row for row in swept_rows(7, seeds=1, sd=1e-5) if row[0] in ("a0", "a1")]
-    one = [row for row in rows if row[0] == "a0" and 0.5 <= row[7] <= 2]
-    assert "1,024" in warned(one + [row for row in rows if row[0] == "a1" and row[7] == 1])
-    assert "a0" in warned([row for row in rows if row[0] == "a0" and row[7] > 1])
+    one = [row for row in rows if row[0] == "a0" and 0.5 <= row[6] <= 2]
+    assert "1,024" in warned(one + [row for row in rows if row[0] == "a1" and row[6] == 1])
+    assert "a0" in warned([row for row in rows if row[0] == "a0" and row[6] > 1])
     assert lr_optimum.groups(swept_rows(1, seeds=3, sd=0.01)) == []
 
 
@@ -110,7 +110,7 @@ def test_a_missing_loss_is_left_out_and_its_neighbour_steps_in():
 
 def test_groups_are_runs_that_differ_in_seed_and_rate():
     def rows(attention, size, scales, losses, seeds=(0,)):
-        cell, pairs = (attention, size, 1024, 6e-4, 768, 700.0), [*zip(scales, losses, strict=True)]
+        cell, pairs = (attention, size, 1024, 6e-4, 700.0), [*zip(scales, losses, strict=True)]
         return [(*cell, seed, *pair) for seed in seeds for pair in pairs]
 
     small, medium, other = lr_optimum.groups([
@@ -121,7 +121,7 @@ def test_groups_are_runs_that_differ_in_seed_and_rate():
     ])  # fmt: skip
     assert (small.size, small.optimum.scale) == ("s", pytest.approx(0.8))
     assert (medium.size, medium.rate) == ("m", pytest.approx(1.5 * 6e-4))
-    assert (small.study_lr, small.n) == (6e-4, 768)
+    assert small.study_lr == 6e-4
     assert (other.size, other.optimum.status) == ("s", "untuned")
 
 

@@ -22,15 +22,13 @@ from lmscaling.fits.uncertainty import Interval
 
 QUERY = """
     SELECT
-        l.attention, l.size, l.context, l.lr / l.lr_scale AS study_lr,
-        12 * s.n_layer * s.d_model * s.d_model AS n, l.params, l.seed, l.lr_scale, l.val_loss
-    FROM last_validation l JOIN status s USING (run)
+        l.attention, l.size, l.context, l.lr / l.lr_scale AS study_lr, l.params, l.seed,
+        l.lr_scale, l.val_loss
+    FROM last_validation l
     WHERE l.status = 'done'
     ORDER BY l.attention DESC, l.params, l.size, l.context, l.seed, l.lr_scale
 """
-"""Last validation losses of the runs that completed their budget; ``n`` is ``N`` of a law of rates,
-the parameters in the matrices of a GPT-2's blocks, the same for all attentions (Kaplan et al. 2020,
-arXiv:2001.08361)."""
+"""Last validation losses of the runs that completed their budget."""
 
 STATUSES = {
     "bracketed": "bracketed by two rates on each side",
@@ -158,8 +156,6 @@ class Group:
     context: int
     study_lr: float
     """The study's rate, ``lr_scale`` 1."""
-    n: int
-    """``N`` of a law of rates."""
     optimum: LrOptimum
 
     @property
@@ -181,20 +177,19 @@ def groups(rows: Iterable[tuple]) -> list[Group]:
     """The groups of the sizes and contexts at which an attention has two finished rates, from the
     rows of ``QUERY``. The others of this size and context are among them: they were not tuned."""
     losses: dict[tuple[str, str, int], dict[tuple[int, float], float]] = defaultdict(dict)
-    study: dict[tuple[str, str, int], tuple[float, int, float]] = {}
-    for attention, size, context, lr, n, params, seed, scale, loss in rows:
+    study: dict[tuple[str, str, int], tuple[float, float]] = {}
+    for attention, size, context, lr, params, seed, scale, loss in rows:
         losses[attention, size, context][seed, scale] = loss
-        study[attention, size, context] = lr, n, params
+        study[attention, size, context] = lr, params
     swept = {key[1:] for key, known in losses.items() if len({scale for _, scale in known}) > 1}
     sweeps = {
         key: Sweep.from_losses(*_matrix(known)) for key, known in losses.items() if key[1:] in swept
     }
     tables = {key: sweep.table for key, sweep in sweeps.items() if len(sweep.x)}
-    places = {key: Place(study[key][2], key[2], key[0]) for key in tables}
+    places = {key: Place(study[key][1], key[2], key[0]) for key in tables}
     scatters = paired_losses.measure(tables, places)
     return [
-        Group(*key, *study[key][:2], _fit(sweep, scatters.get(key)))
-        for key, sweep in sweeps.items()
+        Group(*key, study[key][0], _fit(sweep, scatters.get(key))) for key, sweep in sweeps.items()
     ]
 
 
