@@ -8,9 +8,9 @@
     study.figure("context_scaling").savefig("mine.pdf", bbox_inches="tight")
 
 Tables are data frames; losses are in nats per token, and ``hours`` are productive hours of
-training. Laws, intervals and verdicts are computed by the functions that the figures and the report
-call, from the same queries. Columns ``<name>_low`` and ``<name>_high`` are the ends of the 95 %
-interval of ``<name>``: infinite where an end is open, NaN where there is no interval.
+training. Laws, gaps and intervals are rows of the store, which figures and report read, too. Columns
+``<name>_low`` and ``<name>_high`` are the ends of the 95 % interval of ``<name>``: infinite where an
+end is open, NaN where there is no interval.
 ``assumed_sd`` is NaN for such an interval; where no seeds were measured it is the standard
 deviation between seeds, in nats, that the range assumes, and the range is no confidence interval.
 ``source`` is ``measured``, or ``published`` for runs of others, with which ours are never mixed.
@@ -31,6 +31,7 @@ from pandas import DataFrame
 
 from lmscaling.errors import UserError, choose
 from lmscaling.fits import tables
+from lmscaling.fits.rows import names, number
 from lmscaling.store import meanings, published
 from lmscaling.store.build import build, connect
 
@@ -41,6 +42,12 @@ __all__ = ["Study"]
 
 AXES = ("updates", "tokens", "flops", "hours")
 """What a run spends, the columns of ``Study.curves``."""
+
+LAWS = {
+    "surface": "surfaces", "time": "time_laws", "size": "best_sizes", "context": "best_contexts",
+    "rate": "best_rates",
+}  # fmt: skip
+"""Laws of ``Study.fit``, and their tables."""
 
 SUMMARY = """
     SELECT source, baseline, attention, size, context, status, count(*)::INTEGER AS runs,
@@ -271,34 +278,37 @@ class Study:
             ends of branches, ``constant`` ones along trunks and ``unknown`` ones of published runs
             are fitted apart. ``status`` is ``fitted`` or the like, ``why`` the same in words; a
             parameter that the losses do not determine is NaN.
-            ``result`` is the object of ``lmscaling.fits`` with everything else, such as ``loss(N,
-            D)`` and ``band(N, D)`` of a surface. Parameters, with ``_low`` and ``_high`` where the
-            fit has an interval:
+            Parameters have ``_low`` and ``_high`` where the fit has an interval:
 
-            - ``surface``: ``E`` (nats), ``A``, ``B``, ``alpha``, ``beta``, ``a``, of which
-              ``N ~ C^a`` is the growth of the best size, and ``g`` where N and D interact, from
-              ``points`` of ``runs``.
+            - ``surface``: ``E`` (nats), ``A``, ``B``, ``alpha``, ``beta``, ``a_opt``, of
+              which ``N ~ C^a_opt`` is the growth of the best size, and ``g`` where N and D
+              interact, from ``points`` of ``runs``; ``farther``, the expected loss at four times
+              the largest N and D; ``tests`` of the sum, a ``check`` by another method.
             - ``time``: ``E`` (nats), ``k``, ``gamma``, with t in ``unit``, and ``one_E``, the
               p-value of the test of one E for all attentions.
-            - ``size``: ``budget`` in ``unit``, ``best`` (parameters), and ``p``, the exponent of
-              its growth with the budget, with the status ``law_status`` of that law, ``law_why``
-              in words, and ``law_lack``, its ``lack``.
-            - ``context``: ``best`` (tokens), and ``lowest``, the tried one with the lowest loss.
+            - ``size``: ``budget`` in ``unit``, ``best`` (parameters), its fitted ``loss``, and
+              ``G`` and ``p``, the growth ``G t^p`` with the budget, with the status ``law_status``
+              of that law, ``law_why`` in words, and ``law_lack``, its ``lack``.
+            - ``context``: ``best`` (tokens), its fitted ``loss``, and ``lowest``, the tried one
+              with the lowest loss.
             - ``rate``: ``rate`` (peak, per update), of ``tried`` rates, ``scale`` times the study's
-              rate, with ``gain`` over it (nats).
+              rate, with its fitted ``loss`` and ``gain`` over the study's rate (nats).
 
             ``losses`` says which losses are fitted, ``lack`` is the p-value of the test of lack of
             fit, ``moved`` the result ``without`` the run that moves it most, ``excluded`` names the
             runs that were not fitted. Where the intervals of a row assume different scatters, each
-            has its own: ``E_assumed``, ``gamma_assumed``, ``best_assumed``, ``p_assumed``.
+            has its own: ``E_assumed``, ``gamma_assumed``, ``best_assumed``, ``p_assumed``,
+            ``rate_assumed``. Points of the fitted curve are ``curve_x`` and ``curve``, with
+            ``curve_low`` and ``curve_high``; of a surface ``drawn`` has E, A, B, alpha, beta and g,
+            even where the losses do not determine them.
 
         Raises:
             UserError: There is no such law, attention, size or context, or the rows of the law are
                 not by what is asked for.
         """
-        if law not in tables.LAWS:
-            raise UserError(f"there is no law {law!r}; {choose(law, tables.LAWS)}")
-        rows = tables.law(self._db, law)
+        if law not in LAWS:
+            raise UserError(f"there is no law {law!r}; {choose(law, LAWS)}")
+        rows = self.query(f"FROM {LAWS[law]}")
         for name, wanted in (("attention", attention), ("size", size), ("context", context)):
             if wanted is not None and name not in rows:
                 raise UserError(f"the law {law!r} has no row by {name}; leave {name} out")
@@ -327,15 +337,13 @@ class Study:
             attention (above 1 the attention is the better one), with ``_low`` and ``_high``; NaN
             flops if they are unknown; ``speed``, updates of the attention per update of the
             reference in the same time; ``assumed_sd``; ``sd``, the scatter of a paired gap in nats,
-            and ``sd_of``, where that comes from; and ``result``, a
-            ``lmscaling.fits.multiplier.Multipliers`` with all losses and the crossings.
+            with ``sd_of``, where that comes from, its ``basis`` and ``degrees`` of freedom. The
+            table ``multiplier_levels`` has all losses, ``loss_crossings`` the crossings.
 
         Raises:
             UserError: The study has no such attention, size or context, or both are the same.
         """
-        reference = self._reference(attention, reference)
-        rows = tables.multipliers(tables.pairs(self._db, reference))
-        return self._selected(_of(rows, attention, reference), None, size, context)
+        return self._selected(self._pairs("multipliers", attention, reference), None, size, context)
 
     def gap(
         self,
@@ -357,17 +365,15 @@ class Study:
             The mean over cells, whose ``size`` and ``context`` are missing, if there are several
             cells; then a row for each source, size and context: ``cells`` that were averaged,
             ``seeds`` that both have, ``gap`` (nats per token, below 0 the attention is better) with
-            ``gap_low`` and ``gap_high``, ``p``, corrected for all gaps of the source (Holm), NaN if
-            not tested, ``status`` and the same in words as ``why``, ``needed`` seeds to decide,
+            ``gap_low`` and ``gap_high``, ``p``, corrected for all ``tests`` of the source (Holm),
+            NaN if not tested, ``status`` and the same in words as ``why``, ``needed`` seeds to decide,
             ``assumed_sd``, and ``sd``, the scatter of a pair in nats, with ``sd_of``, where that
-            comes from.
+            comes from, its ``basis`` and ``degrees`` of freedom.
 
         Raises:
             UserError: The study has no such attention, size or context, or both are the same.
         """
-        reference = self._reference(attention, reference)
-        rows = tables.loss_gaps(self._db, reference)
-        return self._selected(_of(rows, attention, reference), None, size, context)
+        return self._selected(self._pairs("gaps", attention, reference), None, size, context)
 
     def claims(self) -> DataFrame:
         """Verdicts on the claims of the literature by the numbers of the study.
@@ -388,11 +394,11 @@ class Study:
                 "verdict": one.judgement.verdict, "why": one.judgement.why,
                 "number_is": one.claim.number,
             }
-            | tables.number("number", one.judgement.number, one.judgement.interval)
+            | number("number", one.judgement.number, one.judgement.interval)
             for one in judged
         ]  # fmt: skip
         columns = ["claim", "title", "candidate", "source", "setup", "verdict",
-                   *tables.names("number"), "assumed_sd", "number_is", "why"]  # fmt: skip
+                   *names("number"), "assumed_sd", "number_is", "why"]  # fmt: skip
         return DataFrame(rows, columns=columns)
 
     def figure(self, name: str) -> "Figure":
@@ -421,15 +427,16 @@ class Study:
         plt.close(drawn)  # a notebook shows what a cell returns, and open figures as well
         return drawn
 
-    def _reference(self, attention: str, reference: str | None) -> str:
-        """The name of the reference, after a check of both."""
+    def _pairs(self, table: str, attention: str, reference: str | None) -> DataFrame:
+        """The rows of a table that compare two attentions, after a check of both."""
         reference = self.baseline if reference is None else reference
         for name in (attention, reference):
             self._check("attention", name)
         if attention == reference:
             others = [name for name in self.attentions if name != attention]
             raise UserError(f"{attention!r} is compared with itself; {choose('', others)}")
-        return reference
+        rows = self.query(f"SELECT * EXCLUDE (in_order, with_baseline) FROM {table}")
+        return rows.loc[(rows.attention == attention) & (rows.reference == reference)]
 
     def _selected(
         self, rows: DataFrame, attention: str | None, size: str | None, context: int | None
@@ -472,7 +479,3 @@ def _check_folder(folder: Path) -> None:
 
 def _ends_of(contexts: list[int]) -> str:
     return " to ".join(f"{context:,}" for context in dict.fromkeys((contexts[0], contexts[-1])))
-
-
-def _of(pairs: DataFrame, attention: str, reference: str) -> DataFrame:
-    return pairs.loc[(pairs.attention == attention) & (pairs.reference == reference)]

@@ -19,8 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import mannwhitneyu
 
-from lmscaling.store.spikes import LEAST, SIGMAS
-
 STATUSES = {
     "settled": "at one level, and at most 10 % of the last losses are excluded",
     "unsettled": "the level changes by more than 0.05 nats within the last updates",
@@ -28,6 +26,10 @@ STATUSES = {
     "too_few": "fewer than 400 updates: a mean over 20 would cover more than 5 % of the run",
 }
 
+SIGMAS = 7 * 1.4826
+"""Median absolute deviations beyond which a loss is an outlier, or a spike."""
+LEAST = 0.05
+"""Nats beyond which it is one."""
 SHARE = 0.01
 """Fraction of the updates of a run that is averaged."""
 BLOCKS = 10

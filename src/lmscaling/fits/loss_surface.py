@@ -146,6 +146,9 @@ class LossSurface:
     """None if it was not requested."""
     estimate: Estimate | None = field(default=None, repr=False, compare=False)
     """The fit that was kept, for predictions; without numbers it draws the curve only."""
+    coefficients: dict[str, float] = field(default_factory=dict)
+    """Of the kept fit, by ``PARAMETERS`` and ``g``, also where the runs do not determine them: for
+    drawing."""
 
     def __post_init__(self) -> None:
         if self.convention not in CONVENTIONS:
@@ -224,6 +227,7 @@ def fit(
     law = replace(
         law,
         estimate=best,
+        coefficients=_values(best),
         residuals=tuple(map(float, loss - values_n[design.row_n, design.column_n])),
         point_sd=float(np.sqrt(best.fit.tau2_R[0])),
         run_sd=None if design.known_Gm.shape[1] == 1 else float(np.sqrt(best.fit.sigma2_R[0])),

@@ -197,33 +197,3 @@ def _matrix(known: dict[tuple[int, float], float]) -> tuple[list[float], list[li
     """Rates, and losses ``[seeds, rates]``."""
     seeds, scales = (sorted(set(values)) for values in zip(*known, strict=True))
     return scales, [[known.get((seed, scale), np.nan) for scale in scales] for seed in seeds]
-
-
-def warnings(groups: Iterable[Group]) -> list[str]:
-    """What makes a comparison of these attentions unfair, a sentence each: one was tuned and
-    another was not, or the best rate of one is at the edge of those that were tried."""
-    tried: dict[str, list[str]] = defaultdict(list)
-    edges: dict[str, list[str]] = defaultdict(list)
-    at: dict[tuple[str, int], list[Group]] = defaultdict(list)
-    for group in groups:
-        at[group.size, group.context].append(group)
-        if group.optimum.status == "edge":
-            name = f"{group.attention} has its lowest loss at the edge of the rates tried"
-            edges[name].append(_place(group.size, group.context))
-    for (size, context), some in at.items():
-        if any(group.optimum.tried == 1 for group in some):
-            counts = (f"{one.attention} {_tuned(one.optimum.tried)}" for one in some)
-            tried[", ".join(counts)].append(_place(size, context))
-    return [f"rates: {what} ({_places(where)})" for what, where in [*tried.items(), *edges.items()]]
-
-
-def _tuned(rates: int) -> str:
-    return f"tuned over {rates}" if rates > 1 else "not tuned"
-
-
-def _place(size: str, context: int) -> str:
-    return f"{size} at context {context:,}"
-
-
-def _places(names: list[str]) -> str:
-    return "; ".join(names) if len(names) < 4 else f"{len(names)} sizes and contexts"

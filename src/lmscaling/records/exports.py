@@ -6,6 +6,13 @@ EXPORTS = (
 )  # fmt: skip
 """Tables of the store that are exported as Parquet, which figures read."""
 
+FITTED = (
+    "gaps", "curve_gaps", "multipliers", "multiplier_levels", "loss_crossings", "surfaces",
+    "surface_forms", "surface_influence", "surface_conventions", "held_out", "time_laws",
+    "best_sizes", "best_contexts", "best_rates",
+)  # fmt: skip
+"""Tables of numbers that are fitted to the losses; they are exported as CSV, too."""
+
 _RUN = {"params_millions": "BIGINT", "attention": "VARCHAR", "context": "BIGINT"}
 _TIME = {"params_millions": "BIGINT", "implementation": "VARCHAR", "context": "BIGINT"}
 

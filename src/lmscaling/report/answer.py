@@ -213,9 +213,9 @@ def _number(edge: Edge) -> str:
 
 def _mean(contest: Contest, name: str, edges: Mapping[Cell, Edge]) -> str:
     mean = contest.means.get(name)
-    if mean and mean.gap is not None and mean.interval and mean.cells == len(edges):
-        low, high = (words.signed(end or 0) for end in (mean.interval.low, mean.interval.high))
-        return f"{words.signed(mean.gap)} ({low} to {high})"
+    if mean and mean["gap_low"] is not None and mean["cells"] == len(edges):
+        value, low, high = (words.signed(mean[end]) for end in ("gap", "gap_low", "gap_high"))
+        return f"{value} ({low} to {high})"
     gaps = [edge.gap for edge in edges.values()]
     n = max(words.digits(edge) for edge in edges.values())
     return words.signed(sum(gaps) / len(gaps), n)
@@ -251,11 +251,7 @@ def _sure(edges: list[Edge]) -> list[str]:
 
 def _cost(contest: Contest, name: str) -> list[str]:
     """How much sooner one of the two reached the same loss."""
-    ratios = [
-        getattr(pair.result.levels[-1], contest.axis)
-        for (candidate, _), pair in contest.pairs.items()
-        if candidate == name and pair.result.levels
-    ]
+    ratios = [ratio for (candidate, _), ratio in contest.multipliers.items() if candidate == name]
     if not ratios:
         return []
     middle = median(ratios)
@@ -628,9 +624,9 @@ def _score(
         values.append((low if low == high else f"{low} to {high}", median(gaps)))
         values += [(str(tally[s]), tally[s]) for s in ("ahead", "undecided", "behind")]
     ratios = [
-        getattr(pair.result.levels[-1], contest.axis)
-        for (candidate, cell), pair in contest.pairs.items()
-        if candidate == name and cell[0] == size and pair.result.levels
+        ratio
+        for (candidate, cell), ratio in contest.multipliers.items()
+        if candidate == name and cell[0] == size
     ]
     values.append(
         (f"{words.ratio(median(ratios))}{words.TIMES}", median(ratios)) if ratios else empty

@@ -14,9 +14,9 @@ import duckdb
 from lmscaling import __version__, figures
 from lmscaling.config.study import Study
 from lmscaling.config.types import dump, less
-from lmscaling.fits import context_law, isotime, loss_surface, lr_optimum, power_law
+from lmscaling.fits import context_law, isotime, loss_surface, power_law
 from lmscaling.formatting import short
-from lmscaling.report import question
+from lmscaling.report import question, rates
 from lmscaling.report.table import Table, query_rows
 from lmscaling.store.meanings import meaning
 
@@ -139,14 +139,13 @@ def _training(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str
 
 
 def _tuned(db: duckdb.DuckDBPyConnection, study: Study) -> list[str]:
-    groups = lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall())
     most = dict.fromkeys(study.axes.values("attention"), 1)
-    for group in groups:
-        most[group.attention] = max(most.get(group.attention, 0), group.optimum.tried)
+    for attention, tried in db.sql("SELECT attention, tried FROM best_rates").fetchall():
+        most[attention] = max(most.get(attention, 0), tried)
     said = [
         f"{a}: {f'over {n} rates' if n > 1 else 'no, one rate a size'}" for a, n in most.items()
     ]
-    return [*said, *lr_optimum.warnings(groups)]
+    return [*said, *rates.warnings(db)]
 
 
 def _points(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str, str]]:

@@ -5,8 +5,6 @@ from typing import Any
 import duckdb
 from pandas import isna
 
-from lmscaling.fits import gaps, multiplier
-from lmscaling.fits import tables as numbers
 from lmscaling.formatting import short
 from lmscaling.report.table import (
     Column,
@@ -14,7 +12,7 @@ from lmscaling.report.table import (
     Table,
     format_context,
     format_number,
-    of_numbers,
+    of_query,
     written,
 )
 
@@ -29,11 +27,10 @@ PAIRED = (
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Gaps of final losses, compute multipliers and crossings of the losses."""
-    pairs = numbers.pairs(db)
     return [
-        of_numbers(GAPS, numbers.loss_gaps(db).to_dict("records"), **LOSS_GAPS),
-        of_numbers(RATIOS, numbers.multipliers(pairs).to_dict("records"), **MULTIPLIERS),
-        of_numbers(CROSSINGS, numbers.crossings(pairs).to_dict("records"), **LOSS_CROSSINGS),
+        of_query(db, GAPS, **LOSS_GAPS),
+        of_query(db, RATIOS, **MULTIPLIERS),
+        of_query(db, CROSSINGS, **LOSS_CROSSINGS),
     ]
 
 
@@ -84,7 +81,7 @@ LOSS_GAPS = {
     "common. p is corrected for the number of tests of a source in this table (Holm): "
     "attentions that do not differ are all called not different in 95 % of studies. Seeds to "
     "decide would find a gap of this size with a probability of 80 %.",
-    "query": gaps.QUERY,
+    "query": "FROM gaps WHERE in_order",
 }
 RATIOS = (
     *HEAD,
@@ -105,12 +102,12 @@ MULTIPLIERS = {
     "multiplier in hours is that in updates times the speed, the ratio of the times of an "
     f"update. {PAIRED} An end is open if the reference does not reach a loss that noise "
     "allows.",
-    "query": multiplier.QUERY,
+    "query": "FROM multipliers WHERE in_order",
 }
 CROSSINGS = (
     *HEAD,
     Column("axis", lambda row: AXES[row["axis"]]),
-    Column("last crossing", lambda row: written(row, "at", _form(row)), str),
+    Column("last crossing", lambda row: written(row, "crossing", _form(row)), str),
     Column("lower loss at the end", "ahead"),
     Column("observed range", _observed, str),
     Column("p", "p", _two),
@@ -124,5 +121,5 @@ LOSS_CROSSINGS = {
     f"{PAIRED} Brackets of crossings are conservative and cover 98 to nearly 100 %. p tests "
     "that the gap has one sign throughout, corrected for the number of rows (Holm). The curves "
     "may cross outside the observed range.",
-    "query": multiplier.QUERY,
+    "query": "FROM loss_crossings WHERE in_order",
 }

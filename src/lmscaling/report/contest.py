@@ -1,24 +1,22 @@
 """Who is ahead: each attention against the baseline, after equal spending, in every cell.
 
-A cell is a size and a context. On the axis of the budget the gap is that of the final losses
-(``fits.gaps``), unless the runs of a source ended after unequal hours. Elsewhere it is the gap of
-the curves after as much as both have spent (``fits.multiplier``). Gaps of several seeds are tested
+A cell is a size and a context. On the axis of the budget the gap is that of the final losses, the
+table ``gaps``, unless the runs of a source ended after unequal hours. Elsewhere it is the gap of
+the curves after as much as both have spent, ``curve_gaps``. Gaps of several seeds are tested
 and corrected for their number; for gaps of one seed the range says which scatter it assumes.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 
-from lmscaling.fits import gaps, multiplier
-from lmscaling.fits.gaps import Gap
-from lmscaling.fits.multiplier import Pair
-from lmscaling.fits.noise import Spread, holm, seeds_needed
+from lmscaling.fits.noise import Spread, seeds_needed
 from lmscaling.fits.uncertainty import LEVEL, Interval
-from lmscaling.report.table import query_rows
+from lmscaling.report.table import interval_of, query_rows
 
 AXES = {"hours": "hours", "updates": "updates", "tokens": "tokens", "flops": "FLOPs"}
 """Axes of the page; tokens are updates times a constant."""
@@ -51,6 +49,8 @@ SPEEDS = """
     ORDER BY ALL
 """
 
+BASELINE = "FROM {table} WHERE source = $source AND with_baseline"
+
 Row = dict[str, Any]
 Cell = tuple[str, int]
 """Size and context."""
@@ -58,15 +58,15 @@ Cell = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a page is made of: rows of the queries above and of those of the fits, of one source."""
+    """What a page is made of: rows of the queries above and of tables of fits, of one source."""
 
     source: str
     cells: list[Row]
     curves: list[Row]
-    losses: list[tuple]
-    """Rows of ``gaps.QUERY``."""
-    paths: list[tuple]
-    """Rows of ``multiplier.QUERY``."""
+    gaps: list[Row]
+    """With the baseline, of the final losses."""
+    curve_gaps: list[Row]
+    multipliers: list[Row]
     speeds: list[Row]
 
 
@@ -120,10 +120,10 @@ class Contest:
     """Axis of the budget: ``hours`` or ``updates``."""
     edges: dict[str, dict[str, dict[Cell, Edge]]]
     """By axis, candidate and cell."""
-    means: dict[str, Gap]
+    means: dict[str, Row]
     """Mean gap of the final losses over cells, by candidate."""
-    pairs: dict[tuple[str, Cell], Pair]
-    """Compute multipliers by candidate and cell."""
+    multipliers: dict[tuple[str, Cell], float]
+    """On the axis of the budget, by candidate and cell."""
     why: dict[tuple[str, Cell], str]
     """Reason why a candidate is not compared in a cell, in a few words."""
     planned: frozenset[Cell]
@@ -150,8 +150,9 @@ def read(db: duckdb.DuckDBPyConnection, source: str) -> Evidence:
         source=source,
         cells=query_rows(db, CELLS, values),
         curves=query_rows(db, CURVES, values),
-        losses=[row for row in db.sql(gaps.QUERY).fetchall() if row[0] == source],
-        paths=[row for row in db.sql(multiplier.QUERY).fetchall() if row[0] == source],
+        gaps=query_rows(db, BASELINE.format(table="gaps"), values),
+        curve_gaps=query_rows(db, BASELINE.format(table="curve_gaps"), values),
+        multipliers=query_rows(db, BASELINE.format(table="multipliers"), values),
         speeds=query_rows(db, SPEEDS),
     )
 
@@ -164,20 +165,18 @@ def judge(evidence: Evidence) -> Contest:
     candidates = tuple(name for name in names if name != baseline)
     in_hours = any(row["budget_hours"] is not None for row in cells)
     first = "hours" if in_hours else "updates"
-    found = [gap for gap in gaps.compare(evidence.losses) if gap.reference == baseline]
-    pairs = {
-        (pair.attention, (pair.size, pair.context)): pair
-        for pair in multiplier.compare(evidence.paths)
-        if pair.reference == baseline
+    found = evidence.gaps
+    along = {
+        axis: _edges(row for row in evidence.curve_gaps if row["axis"] == axis)
+        for axis in ("updates", "flops", "hours")
     }
-    by_curve = {axis: _from_curves(pairs, axis) for axis in multiplier.AXES}
-    final = _from_losses(found)
-    if final and not any(gap.status == "unequal" for gap in found):
-        by_curve[first] = final
+    final = _edges(row for row in found if row["size"] is not None)
+    if final and not any(row["status"] == "unequal" for row in found):
+        along[first] = final
     edges = {
-        axis: by_curve["updates" if axis == "tokens" else axis]
+        axis: along["updates" if axis == "tokens" else axis]
         for axis in AXES
-        if by_curve["updates" if axis == "tokens" else axis] or axis == first
+        if along["updates" if axis == "tokens" else axis] or axis == first
     }
     sizes: dict[str, int | None] = {}
     for row in cells:
@@ -194,46 +193,35 @@ def judge(evidence: Evidence) -> Contest:
         contexts=tuple(sorted({row["context"] for row in cells})),
         axis=first,
         edges=edges,
-        means={gap.attention: gap for gap in found if gap.size is None},
-        pairs=pairs,
+        means={row["attention"]: row for row in found if row["size"] is None},
+        multipliers={
+            (row["attention"], (row["size"], row["context"])): row[first]
+            for row in evidence.multipliers
+            if row["loss"] is not None
+        },
         why=_reasons(cells, baseline, candidates, found),
         planned=frozenset((row["size"], row["context"]) for row in cells if not row["skipped"]),
     )
 
 
-def _from_losses(found: Iterable[Gap]) -> dict[str, dict[Cell, Edge]]:
+def _edges(rows: Iterable[Row]) -> dict[str, dict[Cell, Edge]]:
+    """The compared ones, by candidate and cell."""
     edges: dict[str, dict[Cell, Edge]] = {}
-    for gap in found:
-        if gap.size is None or gap.context is None or gap.gap is None:
-            continue
-        if gap.interval is None or gap.spread is None:
-            continue
-        edges.setdefault(gap.attention, {})[gap.size, gap.context] = Edge(
-            gap=gap.gap, interval=gap.interval, spread=gap.spread, seeds=gap.seeds, spent=None,
-            p=gap.p, tests=gap.tests,
-        )  # fmt: skip
-    return edges
-
-
-def _from_curves(pairs: Mapping[tuple[str, Cell], Pair], axis: str) -> dict[str, dict[Cell, Edge]]:
-    known = {
-        key: pair.result.ends[axis]
-        for key, pair in pairs.items()
-        if axis in pair.axes and axis in pair.result.ends
-    }
-    p = holm([end.spread.p_value(end.gap) for end in known.values()]).tolist()
-    edges: dict[str, dict[Cell, Edge]] = {}
-    for (key, end), corrected in zip(known.items(), p, strict=True):
-        candidate, cell = key
-        edges.setdefault(candidate, {})[cell] = Edge(
-            gap=end.gap, interval=end.spread.interval(end.gap), spread=end.spread,
-            seeds=pairs[key].seeds, spent=end.spent, p=corrected, tests=len(known),
-        )  # fmt: skip
+    for row in rows:
+        interval = interval_of(row, "gap")
+        if interval is not None:
+            edges.setdefault(row["attention"], {})[row["size"], row["context"]] = Edge(
+                gap=row["gap"], interval=interval, seeds=row["seeds"], spent=row.get("spent"),
+                spread=Spread(
+                    row["sd"], row["degrees"], row["seeds"], row["basis"], row["sd_of"]
+                ),
+                p=math.nan if row["p"] is None else row["p"], tests=row["tests"],
+            )  # fmt: skip
     return edges
 
 
 def _reasons(
-    cells: list[Row], baseline: str, candidates: Iterable[str], found: Iterable[Gap]
+    cells: list[Row], baseline: str, candidates: Iterable[str], found: Iterable[Row]
 ) -> dict[tuple[str, Cell], str]:
     """Why a candidate has no gap: what became of the runs of both."""
     states: dict[tuple[str, Cell], Counter[str]] = {}
@@ -241,9 +229,9 @@ def _reasons(
         key = row["attention"], (row["size"], row["context"])
         states.setdefault(key, Counter())[row["status"].replace("_", " ")] += 1
     unequal = {
-        (gap.attention, (gap.size, gap.context))
-        for gap in found
-        if gap.size and gap.status == "unequal"
+        (row["attention"], (row["size"], row["context"]))
+        for row in found
+        if row["status"] == "unequal"
     }
     reasons = {}
     for candidate in candidates:

@@ -9,8 +9,7 @@ from itertools import groupby
 import duckdb
 from pandas import isna
 
-from lmscaling.fits import optimum, points, power_law
-from lmscaling.fits import tables as numbers
+from lmscaling.fits import optimum, power_law
 from lmscaling.fits.optimum import Optimum
 from lmscaling.formatting import short
 from lmscaling.report import surfaces
@@ -21,6 +20,8 @@ from lmscaling.report.table import (
     format_context,
     format_number,
     of_numbers,
+    of_query,
+    query_rows,
     written,
 )
 
@@ -36,16 +37,13 @@ CHECKED = (
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """All tables of laws, in the order of the report. Cost: half a second for each surface."""
-    known = points.read(db.sql(points.QUERY).fetchall())
-    sizes, times, contexts = (
-        numbers.law(db, name).to_dict("records") for name in ("size", "time", "context")
-    )
+    """All tables of laws, in the order of the report."""
+    best_sizes = list(_with_laws(query_rows(db, BEST_SIZES["query"])))
     return [
-        *surfaces.tables(points.groups(known, "attention", "context")),
-        of_numbers(SIZES, _with_laws(sizes), **BEST_SIZES),
-        of_numbers(TIMES, times, **TIME_LAWS),
-        of_numbers(CONTEXTS, contexts, **BEST_CONTEXTS),
+        *surfaces.tables(db),
+        of_numbers(SIZES, best_sizes, **BEST_SIZES),
+        of_query(db, TIMES, **TIME_LAWS),
+        of_query(db, CONTEXTS, **BEST_CONTEXTS),
     ]
 
 
@@ -100,7 +98,7 @@ BEST_SIZES = {
     "title": "Best size by budget",
     "note": f"Minimum of a {Optimum.formula} at one budget, and the exponent of its growth with "
     f"the budget t. {MEASURED} {CHECKED}",
-    "query": points.QUERY,
+    "query": "FROM best_sizes",
 }
 TIMES = (
     Column("size", "size"),
@@ -125,7 +123,7 @@ TIME_LAWS = {
     "updates; each attention has its own E, and the test of one E for all errs in at most 5 % "
     "of studies. "
     f"Intervals of E are conservative (97 to 99 %). {MEASURED} {CHECKED}",
-    "query": points.QUERY,
+    "query": "FROM time_laws",
 }
 CONTEXTS = (
     Column("attention", "attention"),
@@ -144,5 +142,5 @@ BEST_CONTEXTS = {
     "section": "laws",
     "title": "Best training context",
     "note": f"Minimum of a {Optimum.formula} at the end of the budget. {MEASURED} {CHECKED}",
-    "query": points.QUERY,
+    "query": "FROM best_contexts",
 }

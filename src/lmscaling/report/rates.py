@@ -1,12 +1,14 @@
 """The optimal learning rate of cells that were trained with several rates."""
 
+from collections import defaultdict
+from collections.abc import Iterable
+
 import duckdb
 from pandas import isna
 
-from lmscaling.fits import lr_optimum
-from lmscaling.fits import tables as numbers
-from lmscaling.report.table import Column, Row, Table, format_number, of_numbers
+from lmscaling.report.table import Column, Row, Table, format_number, of_query, query_rows
 
+QUERY = "FROM best_rates"
 NOTE = (
     "With two rates on each side of it, the optimum is the minimum of a polynomial in the "
     "logarithm of the rate, with its interval from the scatter of seeds, which are paired over "
@@ -36,20 +38,34 @@ COLUMNS = (
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Optimal rates by attention, size and context."""
-    said = (f" Warning: {warning}." for warning in warnings(db))
-    return [
-        of_numbers(
-            COLUMNS,
-            numbers.law(db, "rate").to_dict("records"),
-            name="rates",
-            section="learning",
-            title="Optimal learning rates",
-            note=NOTE + "".join(said),
-            query=lr_optimum.QUERY,
-        )
-    ]
+    note = NOTE + "".join(f" Warning: {warning}." for warning in warnings(db))
+    title = "Optimal learning rates"
+    return [of_query(db, COLUMNS, name="rates", section="learning", title=title, note=note,
+                     query=QUERY)]  # fmt: skip
 
 
 def warnings(db: duckdb.DuckDBPyConnection) -> list[str]:
-    """What makes the comparison of attentions unfair, see ``lr_optimum.warnings``."""
-    return lr_optimum.warnings(lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall()))
+    """What makes a comparison of attentions unfair, a sentence each: one was tuned and another was
+    not, or the best rate of one is at the edge of those that were tried."""
+    said: dict[str, list[str]] = defaultdict(list)
+    at: dict[str, list[Row]] = defaultdict(list)
+    for row in query_rows(db, QUERY):
+        at[f"{row['size']} at context {row['context']:,}"].append(row)
+    for place, rows in at.items():
+        if any(row["tried"] == 1 for row in rows):
+            tuned = (f"{row['attention']} {_tuned(row['tried'])}" for row in rows)
+            said[", ".join(tuned)].append(place)
+    for place, rows in at.items():
+        for row in (row for row in rows if row["status"] == "edge"):
+            what = f"{row['attention']} has its lowest loss at the edge of the rates tried"
+            said[what].append(place)
+    return [f"rates: {what} ({_places(places)})" for what, places in said.items()]
+
+
+def _tuned(rates: int) -> str:
+    return f"tuned over {rates}" if rates > 1 else "not tuned"
+
+
+def _places(names: Iterable[str]) -> str:
+    known = list(names)
+    return "; ".join(known) if len(known) < 4 else f"{len(known)} sizes and contexts"

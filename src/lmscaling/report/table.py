@@ -54,7 +54,7 @@ Row = dict[str, Any]
 
 
 class Column(NamedTuple):
-    """A column of a table whose rows are numbers of ``fits/tables.py``."""
+    """A column of a table whose rows are of the tables in ``store/fits.sql``."""
 
     head: str
     """With the unit in brackets."""
@@ -70,15 +70,17 @@ class Column(NamedTuple):
 
 def written(row: Row, name: str, form: Callable[[Any], str] = str) -> str:
     """A number of a row with its interval, if it has one; a missing number is empty."""
-    if isna(row[name]):
-        return ""
-    low, high = (row.get(f"{name}_{end}", math.nan) for end in ("low", "high"))
-    if isna(low):
-        return form(row[name])
+    return "" if isna(row[name]) else with_interval(row[name], interval_of(row, name), form)
+
+
+def interval_of(row: Row, name: str) -> Interval | None:
+    """The interval of a number of a row, if it has one."""
+    low, high = (row.get(f"{name}_{end}") for end in ("low", "high"))
+    if isna(low) or isna(high):
+        return None
     ends = (None if math.isinf(end) else end for end in (low, high))
     assumed = row.get(f"{name}_assumed", row["assumed_sd"])
-    assumed = None if isna(assumed) else assumed
-    return with_interval(row[name], Interval(*ends, assumed=assumed), form)
+    return Interval(*ends, assumed=None if isna(assumed) else assumed)
 
 
 def of_numbers(columns: Sequence[Column], rows: Iterable[Row], **values: Any) -> Table:
@@ -86,6 +88,11 @@ def of_numbers(columns: Sequence[Column], rows: Iterable[Row], **values: Any) ->
     text = frozenset(i for i, column in enumerate(columns) if column.form is None)
     lines = tuple(tuple(column(row) for column in columns) for row in rows)
     return Table(head=tuple(column.head for column in columns), rows=lines, text=text, **values)
+
+
+def of_query(db: duckdb.DuckDBPyConnection, columns: Sequence[Column], **values: Any) -> Table:
+    """The same for the rows of its ``query``."""
+    return of_numbers(columns, query_rows(db, values["query"]), **values)
 
 
 def query_rows(

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+from pandas import DataFrame
 
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
 from lmscaling.files import new_folder, parse_json, read_json, sha256_of
+from lmscaling.fits import tables
 from lmscaling.records import finished, forecast, schema
 from lmscaling.records.checks import Numerics
-from lmscaling.records.exports import EXPORTS
+from lmscaling.records.exports import EXPORTS, FITTED
 from lmscaling.records.run import Evaluation, Run
 from lmscaling.records.sample import Sample
 from lmscaling.records.timing import Measurement
@@ -92,12 +94,15 @@ def build(study: Path, store: Path | None = None) -> dict[str, int]:
                 if numbers:  # after the spikes: thinned curves have none to find
                     published.add(db, numbers)
                 _create_views(db)
+                _fill_fits(db)
                 meanings.comment(db)
                 counts = {name: _export(db, name, work) for name in EXPORTS}
+                for name in FITTED:
+                    _export(db, name, work)
                 _report_unknown(db, study)
                 db.execute("CHECKPOINT store")  # closing would hide that the disk is full
-            for name in [*(f"{name}.parquet" for name in EXPORTS), "store.duckdb"]:
-                (work / name).replace(out / name)
+            for path in [*work.glob("*.parquet"), *work.glob("*.csv"), work / "store.duckdb"]:
+                path.replace(out / path.name)
     except (*DISK_FAULTS, OSError) as error:
         raise UserError(
             f"the store of {study} cannot be built: {str(error).splitlines()[0]}; the one before "
@@ -114,7 +119,7 @@ def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         UserError: The exports are not there, or another version wrote them.
     """
     with duckdb.connect() as db:
-        for name in EXPORTS:
+        for name in (*EXPORTS, *FITTED):
             path = store / f"{name}.parquet"
             if not path.is_file():
                 raise UserError(f"{path} does not exist; run snakemake figures to build it")
@@ -245,16 +250,29 @@ def _create_views(db: duckdb.DuckDBPyConnection) -> None:
     _run_sql(db, *VIEWS)
 
 
+def _fill_fits(db: duckdb.DuckDBPyConnection) -> None:
+    _run_sql(db, "fits")
+    for name, rows in tables.compute(db).items():
+        if rows:
+            db.register("computed", DataFrame(rows))
+            db.execute(f"INSERT INTO {name} BY NAME FROM computed")
+
+
 def _run_sql(db: duckdb.DuckDBPyConnection, *names: str) -> None:
     for name in names:
         db.execute(files("lmscaling.store").joinpath(f"{name}.sql").read_text())
 
 
 def _export(db: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:
-    """One table as Parquet, ordered, so that equal tables make equal bytes."""
+    """One table as Parquet, ordered, so that equal tables make equal bytes. Fitted numbers have an
+    order of their own, and are written as CSV, too."""
     path = logs.quoted(folder / f"{name}.parquet")
-    order = LONG.get(name, "ALL")
-    db.execute(f"COPY (FROM {name} ORDER BY {order}) TO {path} ({logs.PARQUET})")
+    if name in FITTED:
+        db.execute(f"COPY {name} TO {path} ({logs.PARQUET})")
+        db.execute(f"COPY {name} TO {logs.quoted(folder / f'{name}.csv')}")
+    else:
+        order = LONG.get(name, "ALL")
+        db.execute(f"COPY (FROM {name} ORDER BY {order}) TO {path} ({logs.PARQUET})")
     return len(db.table(name))
 
 

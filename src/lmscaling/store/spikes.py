@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import Series
 
+from lmscaling.fits.final_loss import LEAST, SIGMAS
+
 WINDOW = 128
 FEWEST = 32
-SIGMAS = 7 * 1.4826
-LEAST = 0.05
-"""Nats."""
 CALM = 8
 """Updates in a row that end an upset; a single low one may be chance."""
 

@@ -1,0 +1,226 @@
+"""Laws and optima of a study as rows of tables."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+import numpy as np
+from duckdb import DuckDBPyConnection
+
+from lmscaling.fits import (
+    context_law,
+    holdout,
+    isotime,
+    loss_surface,
+    lr_optimum,
+    points,
+    power_law,
+)
+from lmscaling.fits.loss_surface import LossSurface
+from lmscaling.fits.optimum import Optimum
+from lmscaling.fits.points import Group
+from lmscaling.fits.rows import Row, number, numbers
+from lmscaling.fits.uncertainty import Interval
+
+FARTHER = 4
+"""The coverage of the surface is known up to so many times the largest N and D."""
+EXPONENTS = ("alpha", "beta", "a")
+
+Groups = Mapping[tuple, Group]
+
+
+def compute(db: DuckDBPyConnection) -> dict[str, list[Row]]:
+    """The rows of each table of laws."""
+    known = points.read(db.sql(points.QUERY).fetchall())
+    groups = points.groups(known, "attention", "context")
+    surfaces = {key: loss_surface.fit_group(group) for key, group in groups.items()}
+    found: dict[str, Iterator[Row]] = {
+        "surfaces": _surfaces(groups, surfaces),
+        "surface_forms": _forms(groups, surfaces),
+        "surface_influence": _influence(groups, surfaces),
+        "surface_conventions": _conventions(groups, surfaces),
+        "held_out": _held_out(groups),
+        "time_laws": _time_laws(points.groups(known, "size", "context")),
+        "best_sizes": _best_sizes(groups),
+        "best_contexts": _best_contexts(points.groups(known, "attention", "size")),
+        "best_rates": _best_rates(db),
+    }
+    return {name: list(rows) for name, rows in found.items()}
+
+
+def _of(key: tuple, group: Group, *by: str) -> Row:
+    """What is fitted."""
+    return dict(zip(("source", "schedule", *by), key, strict=True)) | {"losses": group.description}
+
+
+def _parameters(values: Mapping[str, float], intervals: Mapping[str, Interval]) -> Row:
+    """SQL does not tell ``a`` from ``A``."""
+    named, ends = (
+        {"a_opt" if name == "a" else name: value for name, value in of.items()}
+        for of in (values, intervals)
+    )
+    return numbers(named, ends)
+
+
+def _surfaces(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Iterator[Row]:
+    for key, law in surfaces.items():
+        group, farther = groups[key], {}
+        if law.values:
+            at = [FARTHER * group.column(name).max() for name in ("params", "tokens")]
+            farther = number("farther", float(law.loss(*at)), law.band(*at)[0])
+        yield {
+            **_of(key, group, "attention", "context"), "status": law.status,
+            "why": loss_surface.STATUSES[law.status], "points": law.points, "runs": law.runs,
+            **farther, "tests": "; ".join(map(str, law.tests)), "check": _check(law),
+            "drawn": _drawn(law.coefficients), **_parameters(law.values, law.intervals),
+        }  # fmt: skip
+
+
+def _drawn(coefficients: Mapping[str, float]) -> list[float] | None:
+    of = {"g": 1.0} | coefficients
+    return [of[name] for name in ("E", "A", "B", "alpha", "beta", "g")] if coefficients else None
+
+
+def _check(law: LossSurface) -> str:
+    if law.check is None:
+        return ""
+    if not law.check.converged:
+        return "did not converge"
+    said = ", ".join(f"{name} {law.check.values[name]:.3g}" for name in EXPONENTS)
+    if not law.check.disagrees:
+        return f"agrees: {said}"
+    return f"differs in {', '.join(law.check.disagrees)}: {said}"
+
+
+def _forms(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Iterator[Row]:
+    for key, law in surfaces.items():
+        both = [(law.values, law.intervals, "kept"), (law.beside, law.beside_intervals, "beside")]
+        for values, intervals, which in both if law.beside else ():
+            yield {
+                **_of(key, groups[key], "attention", "context"),
+                "form": "with g" if "g" in values else "sum",
+                "which": "refused" if which == "beside" and not intervals else which,
+                **_parameters(values, intervals),
+            }  # fmt: skip
+
+
+def _influence(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Iterator[Row]:
+    for key, law in surfaces.items():
+        names = {p.trunk: f"{p.size}, seed {p.seed}" for p in groups[key].points}
+        for one in (one for i, one in enumerate(law.influence) if one.flagged or not i):
+            yield {
+                **_of(key, groups[key], "attention", "context"), "run": names[str(one.run)],
+                "deviation": one.deviation, "is_far": one.flagged, **_parameters(one.without, {}),
+            }  # fmt: skip
+
+
+def _conventions(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Iterator[Row]:
+    for key, first in surfaces.items():
+        for convention, meaning in loss_surface.CONVENTIONS.items() if first.values else ():
+            law = first
+            if convention != first.convention:
+                law = loss_surface.fit_group(groups[key], convention, check=False)
+            yield {
+                **_of(key, groups[key], "attention", "context"), "convention": meaning,
+                "status": law.status, "why": loss_surface.STATUSES[law.status],
+                **_parameters(law.values, law.intervals),
+            }  # fmt: skip
+
+
+def _held_out(groups: Groups) -> Iterator[Row]:
+    for key, group in groups.items():
+        for by in get_args(holdout.By):
+            found = holdout.fit_group(group, by)
+            yield {
+                **_of(key, group, "attention", "context"), "by": by, "beyond": found.beyond,
+                "places": len(found.places), "rms": found.rms, "skill": found.skill,
+                "worst": max((abs(place.error) for place in found.places), default=None),
+                "status": found.status, "why": holdout.STATUSES[found.status],
+            }  # fmt: skip
+
+
+def _time_laws(groups: Groups) -> Iterator[Row]:
+    for key, fitted in power_law.fit_groups(groups).items():
+        parts = groups[key].split("attention")
+        for attention, law in fitted.laws.items():
+            values = {name: getattr(law, name) for name in ("E", "k", "gamma")}
+            yield {
+                **_of(key, groups[key], "size", "context"), "attention": attention,
+                "unit": groups[key].unit, "status": law.status,
+                "why": power_law.STATUSES[law.status], "lack": law.lack, "one_E": fitted.p_value,
+                **{f"{name}_assumed": at.assumed for name, at in law.intervals.items()},
+                **numbers(values, law.intervals), **_without(law.moved),
+                **_band(law, parts[attention].column("spent")),
+            }  # fmt: skip
+
+
+def _band(law: power_law.PowerLaw, spent: np.ndarray) -> Row:
+    """The law between the first and the last point."""
+    if law.E is None or law.gamma is None:
+        return {}
+    x = np.geomspace(spent.min(), spent.max(), 30)
+    ends = ((one.low, one.high) for one in law.band(x))
+    low, high = zip(*ends, strict=True)
+    return {"curve_x": x.tolist(), "curve": law.loss(x).tolist(), "curve_low": list(low),
+            "curve_high": list(high)}  # fmt: skip
+
+
+def _best_sizes(groups: Groups) -> Iterator[Row]:
+    for key, law in isotime.fit_groups(groups).items():
+        group = groups[key]
+        head = _of(key, group, "attention", "context") | {
+            "unit": group.unit, "law_status": law.status, "law_lack": law.lack, "G": law.G,
+            "law_why": isotime.STATUSES[law.status], "excluded": _excluded(law, group.unit),
+            "p_assumed": law.interval and law.interval.assumed, **number("p", law.p, law.interval),
+        }  # fmt: skip
+        if not law.optima:
+            yield {**head, "status": law.status, "why": isotime.STATUSES[law.status]}
+        for budget, best in law.optima.items():
+            yield {**head, "budget": budget, **_optimum(best, isotime.optimum.STATUSES)}
+
+
+def _best_contexts(groups: Groups) -> Iterator[Row]:
+    for key, best in context_law.fit_groups(groups).items():
+        yield {
+            **_of(key, groups[key], "attention", "size"), "lowest": best.lowest,
+            "excluded": _excluded(best, groups[key].unit), **_optimum(best, context_law.STATUSES),
+        }  # fmt: skip
+
+
+def _optimum(best: Optimum, statuses: Mapping[str, str]) -> Row:
+    x, loss = zip(*best.curve, strict=True) if best.curve else ((), ())
+    return {
+        "status": best.status, "why": statuses[best.status], "lack": best.lack, "loss": best.loss,
+        "curve_x": list(map(float, x)), "curve": list(map(float, loss)),
+        "best_assumed": best.interval and best.interval.assumed,
+        **number("best", best.at, best.interval), **_without(best.moved),
+    }  # fmt: skip
+
+
+def _without(moved: tuple[str, float] | None) -> Row:
+    """The result without the run that moves it most."""
+    return dict(zip(("without", "moved"), moved or (None, None), strict=True))
+
+
+def _excluded(law: isotime.IsoTime | Optimum, unit: str) -> str:
+    """Runs that were not fitted, and why."""
+    lines = [f"{run} deviates from its other seeds" for run in law.left_out]
+    lines += [f"{run} spent {spent:.3g} of {budget:.3g} {unit}"
+              for run, _, spent, budget in law.short]  # fmt: skip
+    return "; ".join(lines)
+
+
+def _best_rates(db: DuckDBPyConnection) -> Iterator[Row]:
+    for group in lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall()):
+        best: Any = group.optimum
+        why = lr_optimum.STATUSES[best.status]
+        if best.scale is None and best.lowest_scale is not None and best.tried > 1:
+            why += f"; lowest loss at {best.lowest_scale:g} x"
+        if best.left_out:
+            why += f"; without {best.left_out} deviating runs"
+        yield {
+            "source": "measured", "attention": group.attention, "size": group.size,
+            "context": group.context, "tried": best.tried, "status": best.status, "why": why,
+            "scale": best.scale, "gain": best.gain, "loss": best.loss,
+            "rate_assumed": group.interval and group.interval.assumed,
+            **number("rate", group.rate, group.interval),
+        }  # fmt: skip
