@@ -8,9 +8,9 @@
     study.figure("context_scaling").savefig("mine.pdf", bbox_inches="tight")
 
 Tables are data frames; losses are in nats per token, and ``hours`` are productive hours of
-training. Laws, gaps and intervals are rows of the store, which figures and report read, too. Columns
-``<name>_low`` and ``<name>_high`` are the ends of the 95 % interval of ``<name>``: infinite where an
-end is open, NaN where there is no interval.
+training. Laws, gaps and intervals are rows of the store, which figures and report read, too.
+Columns ``<name>_low`` and ``<name>_high`` are the ends of the 95 % interval of ``<name>``: infinite
+where an end is open, NaN where there is no interval.
 ``assumed_sd`` is NaN for such an interval; where no seeds were measured it is the standard
 deviation between seeds, in nats, that the range assumes, and the range is no confidence interval.
 ``source`` is ``measured``, or ``published`` for runs of others, with which ours are never mixed.
@@ -366,9 +366,9 @@ class Study:
             cells; then a row for each source, size and context: ``cells`` that were averaged,
             ``seeds`` that both have, ``gap`` (nats per token, below 0 the attention is better) with
             ``gap_low`` and ``gap_high``, ``p``, corrected for all ``tests`` of the source (Holm),
-            NaN if not tested, ``status`` and the same in words as ``why``, ``needed`` seeds to decide,
-            ``assumed_sd``, and ``sd``, the scatter of a pair in nats, with ``sd_of``, where that
-            comes from, its ``basis`` and ``degrees`` of freedom.
+            NaN if not tested, ``status`` and the same in words as ``why``, ``needed`` seeds to
+            decide, ``assumed_sd``, and ``sd``, the scatter of a pair in nats, with ``sd_of``, where
+            that comes from, its ``basis`` and ``degrees`` of freedom.
 
         Raises:
             UserError: The study has no such attention, size or context, or both are the same.

@@ -8,7 +8,6 @@ less than their budget; a run whose loss this changes by more than half a standa
 seeds is not fitted. Losses far above the others are arrows at the upper edge.
 """
 
-import numpy as np
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,8 +17,7 @@ from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import context_law, points
-from lmscaling.fits.optimum import Optimum
-from lmscaling.fits.points import Group
+from lmscaling.fits.rows import Row, interval_of
 
 SECTION = "laws"
 QUERY = points.QUERY_OF.format(view="drawn_points")
@@ -27,8 +25,8 @@ COLUMNS = 3
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    every = points.groups(law_panels.points(rows), "attention", "size")
-    fitted = context_law.fit_groups(every)
+    shown = law_panels.fullest(rows, "attention", "size")
+    optima = law_panels.fitted(db, "best_contexts", shown, "attention", "size")
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
     looks = {name: (colours[name], style.marker(name)) for name in attentions}
@@ -37,55 +35,43 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     figure, panels = law_panels.panel_grid(-(-len(sizes) // columns), columns, 2.6)
     for axes in panels.flat[len(sizes) :]:
         axes.set_axis_off()
-    shown = points.fullest(every)
     for size, axes in zip(sizes, panels.flat, strict=False):
-        by_attention = {
-            a: (group, fitted[group.source, group.schedule, a, s])
-            for (_, a, s), group in shown.items()
-            if s == size
-        }
-        _draw_panel(axes, by_attention, looks)
+        ends = shown.loc[(shown["size"] == size) & (shown.share == 1)]
+        _draw_panel(axes, ends, optima.loc[optima["size"] == size].to_dict("records"), looks)
         law_panels.title_above_note(axes, size)
         axes.set_xlabel("Context (tokens)")
     for row in panels:
         row[0].set_ylabel(style.loss_label(rows))
-    optima = [best for best in fitted.values() if best.at is not None]
+    intervals = [interval_of(best, "best") for best in optima.to_dict("records")]
     marks = [Line2D([], [], color="white", marker="*", mec="black", markersize=9,
-                    label="best context")] if optima else []  # fmt: skip
-    ranges = law_panels.interval_handles(best.interval for best in optima)
+                    label="best context")] if any(intervals) else []  # fmt: skip
+    ranges = law_panels.interval_handles(intervals)
     law_panels.legend(figure, [*law_panels.attention_handles(looks), *marks, *ranges])
-    law_panels.footnote(figure, shown.values())
+    law_panels.footnote(figure, shown)
     return figure
 
 
-def _draw_panel(axes: Axes, groups: dict[str, tuple[Group, Optimum]], looks: dict) -> None:
-    ends = {
-        name: [point for point in group.points if point.share == 1]
-        for name, (group, _) in groups.items()
-    }
-    losses = [point.loss for known in ends.values() for point in known]
-    if not losses:
+def _draw_panel(axes: Axes, ends: DataFrame, optima: list[Row], looks: dict) -> None:
+    if ends.empty:
         law_panels.placeholder(axes, "no run has reached its budget")
         return
-    for name, known in ends.items():
+    for name, known in ends.groupby("attention", sort=False):
         colour, mark = looks[name]
-        axes.plot([p.context for p in known], [p.loss for p in known], mark, color=colour, ms=4)
-        means = {
-            c: np.mean([p.loss for p in known if p.context == c])
-            for c in sorted({p.context for p in known})
-        }
-        stroke = style.dashes(name)
-        axes.plot(list(means), list(means.values()), linestyle=stroke, color=colour, linewidth=1.1)
+        axes.plot(known.context, known.loss, mark, color=colour, ms=4)
+        means = known.groupby("context").loss.mean()
+        axes.plot(
+            means.index, means, linestyle=style.dashes(str(name)), color=colour, linewidth=1.1
+        )
         law_panels.mark_unequal(axes, known, "context", mark, colour)
-    law_panels.context_scale(axes, {p.context for known in ends.values() for p in known})
+    law_panels.context_scale(axes, ends.context)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.margins(0.06)
-    law_panels.clip_losses(axes, losses)
-    statuses = {}
-    for name, (_, best) in groups.items():
-        statuses[name] = best.status
-        law_panels.draw_optimum(axes, best, looks[name][0])
-        at, loss = ([getattr(p, field) for p in ends[name]] for field in ("context", "loss"))
-        law_panels.mark_clipped(axes, at, loss, looks[name][0])
+    law_panels.clip_losses(axes, ends.loss.tolist())
+    for best in optima:
+        colour, _ = looks[best["attention"]]
+        law_panels.draw_optimum(axes, best, colour)
+        known = ends.loc[ends.attention == best["attention"]]
+        law_panels.mark_clipped(axes, known.context.tolist(), known.loss.tolist(), colour)
+    statuses = {best["attention"]: best["status"] for best in optima}
     reasons = law_panels.describe_statuses(statuses, context_law.STATUSES, {"bracketed"})
     law_panels.panel_note(axes, reasons, 42)

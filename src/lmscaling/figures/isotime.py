@@ -18,43 +18,40 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-from pandas import DataFrame
+from pandas import DataFrame, notna
 
 from lmscaling.figures.shared import law_panels, style
-from lmscaling.fits import isotime, optimum, points
-from lmscaling.fits.isotime import IsoTime
-from lmscaling.fits.points import Group
+from lmscaling.fits import optimum, points
+from lmscaling.fits.rows import Row, interval_of
 from lmscaling.formatting import short
 
 SECTION = "laws"
 QUERY = points.QUERY_OF.format(view="drawn_points")
+UNITS = {"hours": "h", "updates": "updates"}
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    every = points.groups(law_panels.points(rows), "attention", "context")
-    fitted, groups = isotime.fit_groups(every), points.fullest(every)
-    contexts = law_panels.widest_contexts([p for group in groups.values() for p in group.points])
-    colours = style.palette(rows.attention.tolist())
-    attentions = law_panels.attentions(rows)
-    drawn = {
-        (attention, context): (group, fitted[group.source, group.schedule, attention, context])
-        for (_, attention, context), group in groups.items()
-        if attention in attentions and context in contexts
-    }
-    budgets = sorted({p.budget for group, _ in drawn.values() for p in group.points})
+    every = law_panels.fullest(rows, "attention", "context")
+    contexts, attentions = law_panels.widest_contexts(every), law_panels.attentions(rows)
+    shown = every.loc[every.attention.isin(attentions) & every.context.isin(contexts)]
+    best = law_panels.fitted(db, "best_sizes", shown, "attention", "context")
+    budgets = sorted(set(shown.budget))
     looks = law_panels.assign_looks(budgets, sns.color_palette("crest", len(budgets)).as_hex())
-    grows = [any(best.at for best in law.optima.values()) for _, law in drawn.values()]
-    columns = len(attentions) + any(grows)
-    figure, panels = law_panels.panel_grid(len(contexts), columns, 1.9, sharex="col")
-    unit = next(iter(groups.values())).unit
+    colours, grows = style.palette(rows.attention.tolist()), best.best.notna().any()
+    figure, panels = law_panels.panel_grid(
+        len(contexts), len(attentions) + int(grows), 1.9, sharex="col"
+    )
+    unit = rows.unit.iloc[0]
     for context, row in zip(contexts, panels, strict=True):
+        laws = best.loc[best.context == context]
         for attention, axes in zip(attentions, row, strict=False):
-            if (attention, context) in drawn:
-                _draw_losses(axes, *drawn[attention, context], looks, unit)
+            known = shown.loc[(shown.attention == attention) & (shown.context == context)]
+            if len(known):
+                optima = laws.loc[laws.attention == attention].to_dict("records")
+                _draw_losses(axes, known, optima, looks)
             else:
                 law_panels.placeholder(axes, "no run has reached a share of the budget")
-        if any(grows):
-            laws = {a: drawn[a, context][1] for a in attentions if (a, context) in drawn}
+        if grows:
             _draw_growth(row[-1], laws, colours)
             row[-1].set_ylabel("Best N (parameters)")
         row[0].set_ylabel("Loss\n(nats per token)")
@@ -63,11 +60,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         law_panels.title_above_note(top, f"{attention} attention")
         bottom.set_xlabel("N (parameters)")
         bottom.tick_params(labelbottom=True)
-    if any(grows):
+    if grows:
         label = "Productive time (hours)" if unit == "hours" else "Budget (updates)"
         panels[-1][-1].set_xlabel(label)
-    law_panels.legend(figure, _handles(looks, unit, attentions if any(grows) else [], colours))
-    law_panels.footnote(figure, groups.values())
+    law_panels.legend(figure, _handles(looks, unit, attentions if grows else [], colours))
+    law_panels.footnote(figure, every)
     return figure
 
 
@@ -85,66 +82,61 @@ def _handles(
     return budgets + lines
 
 
-def _draw_losses(axes: Axes, group: Group, law: IsoTime, looks: dict, unit: str) -> None:
-    for budget, part in sorted(group.split("budget").items()):
+def _draw_losses(axes: Axes, known: DataFrame, optima: list[Row], looks: dict) -> None:
+    for budget, part in known.groupby("budget"):
         colour, mark = looks[budget]
-        at = part.column("params")
-        axes.plot(at, part.column("loss"), mark, color=colour, markersize=4)
-        law_panels.mark_unequal(axes, part.points, "params", mark, colour)
-        means = {n: part.column("loss")[at == n].mean() for n in sorted(set(at))}
-        axes.plot(list(means), list(means.values()), color=colour, linewidth=0.8)
+        axes.plot(part.params, part.loss, mark, color=colour, markersize=4)
+        law_panels.mark_unequal(axes, part, "params", mark, colour)
+        means = part.groupby("params").loss.mean()
+        axes.plot(means.index, means, color=colour, linewidth=0.8)
     style.count_scale(axes)
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.margins(x=0.08, y=0.1)
-    law_panels.clip_losses(axes, [p.loss for p in group.points])
-    for budget, part in group.split("budget").items():
-        colour, best = looks[budget][0], law.optima.get(budget)
-        law_panels.mark_clipped(axes, part.column("params"), part.column("loss"), colour)
-        if best is None or best.at is None or best.loss is None or best.interval is None:
-            continue
-        axes.plot(*zip(*best.curve, strict=True), color="black", linewidth=0.8, linestyle=":")
-        axes.plot(best.at, best.loss, "*", color=colour, mec="black", mew=0.5, ms=6, zorder=6)
-        law_panels.draw_interval(axes, best.at, best.loss, best.interval, "black", horizontal=True)
-    short_unit = "h" if unit == "hours" else unit
-    statuses = {f"{budget:g} {short_unit}": best.status for budget, best in law.optima.items()}
-    reasons = law_panels.describe_statuses(statuses, optimum.STATUSES, {"bracketed"})
-    if law.status == "unknown_schedule":
-        reasons = isotime.STATUSES[law.status]
+    law_panels.clip_losses(axes, known.loss.tolist())
+    for budget, part in known.groupby("budget"):
+        law_panels.mark_clipped(axes, part.params.tolist(), part.loss.tolist(), looks[budget][0])
+    for best in optima:
+        interval = interval_of(best, "best")
+        if interval is not None:
+            at, loss, colour = best["best"], best["loss"], looks[best["budget"]][0]
+            axes.plot(best["curve_x"], best["curve"], color="black", linewidth=0.8, linestyle=":")
+            axes.plot(at, loss, "*", color=colour, mec="black", mew=0.5, ms=6, zorder=6)
+            law_panels.draw_interval(axes, at, loss, interval, "black", horizontal=True)
+    if optima and optima[0]["status"] == "unknown_schedule":
+        reasons = optima[0]["why"]
+    else:
+        statuses = {f"{best['budget']:g} {UNITS[best['unit']]}": best["status"] for best in optima}
+        reasons = law_panels.describe_statuses(statuses, optimum.STATUSES, {"bracketed"})
     law_panels.panel_note(axes, reasons, 40)
 
 
-def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) -> None:
+def _draw_growth(axes: Axes, laws: DataFrame, colours: dict[str, str]) -> None:
     """The best size against the budget, for all attentions."""
-    optima = {
-        name: [(t, best, best.at) for t, best in law.optima.items() if best.at is not None]
-        for name, law in laws.items()
-    }
-    lines = []
-    for name, law in laws.items():
-        if law.G is not None and law.p is not None:
-            interval = law.interval
-            ends = "" if interval is None else f" ({law_panels.format_interval(interval)})"
-            lines.append(f"{name}: N* ~ t^{law.p:.2f}{ends}")
-        elif optima[name]:
-            lines.append(f"{name}: {isotime.STATUSES[law.status]}")
-    if not any(optima.values()):
+    known = laws.loc[laws.best.notna()]
+    if known.empty:
         law_panels.placeholder(axes, "no budget has a bracketed optimum")
         return
-    times = [t for best in optima.values() for t, _, _ in best]
-    law_panels.plain_log(axes, sorted(set(times)), "x")
+    times = sorted(set(known.budget))
+    law_panels.plain_log(axes, times, "x")
     axes.set_yscale("log")
-    for name, best in optima.items():
-        axes.plot([t for t, _, _ in best], [at for _, _, at in best], "o", color=colours[name])
-        law = laws[name]
-        if law.G is not None and law.p is not None:
-            axes.plot(times := sorted(times), [law.G * t**law.p for t in times],
-                      linestyle=style.dashes(name), color=colours[name])  # fmt: skip
+    lines = []
+    for name, part in laws.groupby("attention", sort=False):
+        law, found = part.to_dict("records")[0], part.loc[part.best.notna()]
+        colour, interval = colours[str(name)], interval_of(law, "p")
+        axes.plot(found.budget, found.best, "o", color=colour)
+        if notna(law["p"]):
+            ends = "" if interval is None else f" ({law_panels.format_interval(interval)})"
+            lines.append(f"{name}: N* ~ t^{law['p']:.2f}{ends}")
+            axes.plot(times, [law["G"] * t ** law["p"] for t in times],
+                      linestyle=style.dashes(str(name)), color=colour)  # fmt: skip
+        elif len(found):
+            lines.append(f"{name}: {law['law_why']}")
     axes.yaxis.set_major_locator(LogLocator(subs=[1, 1.5, 2, 3, 5, 7]))
     axes.yaxis.set_major_formatter(lambda value, _: short(value))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.margins(0.12, 0.25)
-    for name, best in optima.items():
-        for t, one, at in best:
-            if one.interval is not None:
-                law_panels.draw_interval(axes, t, at, one.interval, colours[name], horizontal=False)
+    for best in known.to_dict("records"):
+        if interval := interval_of(best, "best"):
+            law_panels.draw_interval(axes, best["budget"], best["best"], interval,
+                                     colours[best["attention"]], horizontal=False)  # fmt: skip
     law_panels.panel_note(axes, "\n".join(lines), 40)

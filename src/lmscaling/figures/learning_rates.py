@@ -18,10 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
-from pandas import DataFrame
+from pandas import DataFrame, isna, notna
 
 from lmscaling.figures.shared import style
 from lmscaling.fits import lr_optimum
+from lmscaling.fits.rows import Row, interval_of
 
 SECTION = "learning"
 
@@ -46,7 +47,7 @@ LINE = 0.16
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
-    optima = lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall())
+    optima = db.table("best_rates").df()
     panels = rows[["size", "context"]].drop_duplicates()
     n_rows, n_columns = -(-len(panels) // COLUMNS), min(COLUMNS, len(panels))
     most = rows.groupby(["size", "context"]).attention.nunique().max()
@@ -59,10 +60,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         axes.set_axis_off()
     for axes, (size, context) in zip(grid.flat, panels.itertuples(index=False), strict=False):
         part = rows.loc[(rows["size"] == size) & (rows.context == context)]
-        groups = [group for group in optima if (group.size, group.context) == (size, context)]
+        of_panel = (optima["size"] == size) & (optima.context == context)
+        best = optima.loc[of_panel].to_dict("records")
         _draw_panel(axes, part, colours)
-        _draw_optima(axes, groups, colours)
-        results = [f"{group.attention}: {_describe_optimum(group)}" for group in groups]
+        _draw_optima(axes, best, colours)
+        results = [f"{row['attention']}: {_describe_optimum(row)}" for row in best]
         axes.set_title("\n".join([f"{size}, context {context:,}", *results]), fontsize="small")
         axes.set_xlabel("Learning rate (per update)")
     for row in grid:
@@ -89,26 +91,24 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[str, str]) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(5))
 
 
-def _draw_optima(axes: Axes, groups: list[lr_optimum.Group], colours: dict[str, str]) -> None:
-    for group in groups:
-        loss, colour = group.optimum.loss, colours[group.attention]
-        if group.rate is None or loss is None:
-            continue
-        if group.interval:
+def _draw_optima(axes: Axes, best: list[Row], colours: dict[str, str]) -> None:
+    for row in (row for row in best if notna(row["rate"])):
+        colour, interval = colours[row["attention"]], interval_of(row, "rate")
+        if interval:
             first, last = axes.get_xlim()
-            low, high = group.interval.low or first, group.interval.high or last
+            low, high = interval.low or first, interval.high or last
             look: dict[str, Any] = {"color": colour, "alpha": 0.25, "linewidth": 0, "zorder": 0}
-            axes.axvspan(low, high, hatch="//" if group.interval.assumed else None, **look)
+            axes.axvspan(low, high, hatch="//" if interval.assumed else None, **look)
             axes.set_xlim(first, last)
-        axes.plot(group.rate, loss, "*", color=colour, markersize=10, mec="black")
+        axes.plot(row["rate"], row["loss"], "*", color=colour, markersize=10, mec="black")
 
 
-def _describe_optimum(group: lr_optimum.Group) -> str:
-    if group.rate is None:
-        return re.split(r" \(|:", lr_optimum.STATUSES[group.optimum.status])[0]
-    assumed = group.interval and group.interval.assumed
-    reason = f"\nif seeds differ by {assumed:.2g}" if assumed else ""
-    return f"optimum {_rate(group.rate)}{reason}"
+def _describe_optimum(row: Row) -> str:
+    if isna(row["rate"]):
+        return re.split(r" \(|:", lr_optimum.STATUSES[row["status"]])[0]
+    assumed = row["rate_assumed"]
+    reason = "" if isna(assumed) else f"\nif seeds differ by {assumed:.2g}"
+    return f"optimum {_rate(row['rate'])}{reason}"
 
 
 def _rate(lr: float) -> str:

@@ -11,18 +11,18 @@ are training losses for published runs, validation losses at a constant learning
 runs.
 """
 
-from collections import Counter
-
+import numpy as np
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import multiplier
-from lmscaling.fits.multiplier import AtLoss, Pair
+from lmscaling.fits.multiplier import AXES
 
 SECTION = "laws"
 QUERY = multiplier.QUERY_OF.format(view="drawn_curves")
@@ -42,23 +42,29 @@ NARROW = (0.3, 0.4, 0.7, 1.5, 3, 4)
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    plain = rows.astype(object).where(rows.notna(), None)
-    pairs = multiplier.compare(plain.itertuples(index=False, name=None))
-    pairs = [pair for pair in pairs if pair.with_baseline] or pairs
-    known_axes = [a for a in multiplier.AXES if any(a in pair.axes for pair in pairs)]
-    contexts = sorted({pair.context for pair in pairs})
-    count = Counter(pair.context for pair in pairs if pair.result.levels) or Counter(contexts)
-    widest = sorted(context for context, n in count.items() if n == max(count.values()))
+    source, baselines = min(rows.source), set(rows.loc[rows.is_baseline].attention)
+    pairs, levels = (
+        found.loc[(found.source == source) & found.in_order]
+        for found in (db.table(name).df() for name in ("multipliers", "multiplier_levels"))
+    )
+    if pairs.reference.isin(baselines).any():
+        pairs, levels = (of.loc[of.reference.isin(baselines)] for of in (pairs, levels))
+    known_axes = [axis for axis in AXES if axis != "flops" or pairs.flops.notna().any()]
+    contexts = sorted(set(pairs.context))
+    count = pairs.loc[pairs.loss.notna()].context.value_counts()
+    widest = sorted(count.index[count == count.max()]) or contexts
     drawn = style.spread(widest, MOST_CURVES)
-    lines = list(dict.fromkeys((pair.size, pair.reference, pair.attention) for pair in pairs))
+    lines = list(dict.fromkeys(zip(pairs["size"], pairs.reference, pairs.attention, strict=True)))
     figure, panels = law_panels.panel_grid(len(lines), 1 + len(drawn), 1.9, sharey=True)
-    for line, row in zip(lines, panels, strict=True):
-        size, reference, attention = line
-        in_row = [p for p in pairs if (p.size, p.reference, p.attention) == line]
+    for (size, reference, attention), row in zip(lines, panels, strict=True):
+        in_row, along = (
+            of.loc[(of["size"] == size) & (of.reference == reference) & (of.attention == attention)]
+            for of in (pairs, levels)
+        )
         _draw_contexts(row[0], in_row, known_axes, contexts)
         row[0].set_ylabel(f"Multiplier (ratio)\nabove 1: {attention} is better")
         for context, axes in zip(drawn, row[1:], strict=True):
-            _draw_losses(axes, [p for p in in_row if p.context == context], known_axes)
+            _draw_losses(axes, along.loc[along.context == context], known_axes)
         law_panels.label_row(row[-1], f"{attention} / {reference}, {size}")
     for axes in (axes for axes in panels.flat if axes.axison):
         axes.axhline(1, color="0.35", linewidth=1.0, zorder=1)
@@ -79,61 +85,50 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 
 
 def _draw_contexts(
-    axes: Axes, pairs: list[Pair], known_axes: list[str], contexts: list[int]
+    axes: Axes, pairs: DataFrame, known_axes: list[str], contexts: list[int]
 ) -> None:
     """The multiplier at the lowest compared loss, with bars; the axes side by side."""
     for i, axis in enumerate(known_axes):
         colour, stroke = LOOKS[axis]
-        known = [
-            (pair.context * 1.12 ** (i - (len(known_axes) - 1) / 2), pair.result.levels[-1])
-            for pair in pairs
-            if axis in pair.axes and pair.result.levels
-        ]
-        places, values = [x for x, _ in known], [getattr(level, axis) for _, level in known]
-        axes.plot(places, values, color=colour, linestyle=stroke, linewidth=0.8, marker="o",
+        known = pairs.loc[pairs[axis].notna()]
+        places = known.context * 1.12 ** (i - (len(known_axes) - 1) / 2)
+        axes.plot(places, known[axis], color=colour, linestyle=stroke, linewidth=0.8, marker="o",
                   markersize=3)  # fmt: skip
-        for x, level in known:
-            axes.plot([x, x], _ends(level, axis), color=colour, linewidth=1.6, alpha=0.7)
+        axes.vlines(places, *_ends(known, axis), color=colour, linewidth=1.6, alpha=0.7)
     law_panels.context_scale(axes, contexts)
     axes.set_xlim(contexts[0] / 1.4, contexts[-1] * 1.4)
-    statuses = {style.tokens(pair.context): pair.result.status for pair in pairs}
+    statuses = dict(zip(map(style.tokens, pairs.context), pairs.status, strict=True))
     reasons = law_panels.describe_statuses(statuses, multiplier.STATUSES, {"compared"})
     law_panels.panel_note(axes, reasons, 34)
 
 
-def _draw_losses(axes: Axes, pairs: list[Pair], known_axes: list[str]) -> None:
+def _draw_losses(axes: Axes, levels: DataFrame, known_axes: list[str]) -> None:
     """Multipliers of one context against the loss, with bands."""
-    levels = [level for pair in pairs for level in pair.result.levels]
-    if not levels:
+    if levels.empty:
         law_panels.placeholder(axes, "not compared at this context")
         return
-    for axis in (axis for axis in known_axes if all(axis in pair.axes for pair in pairs)):
+    for axis in (axis for axis in known_axes if levels[axis].notna().all()):
         colour, stroke = LOOKS[axis]
-        losses = [level.loss for level in levels]
-        ends = [_ends(level, axis) for level in levels]
-        # fmt: off
-        axes.fill_between(losses, [low for low, _ in ends], [high for _, high in ends],
-                          color=colour, alpha=0.25, linewidth=0)
-        axes.plot(losses, [getattr(level, axis) for level in levels], color=colour,
-                  linestyle=stroke, linewidth=1.2)
-    # fmt: on
-    lowest = levels[-1].loss
-    span = min(SHOWN, max(levels[0].loss - lowest, 0.01))
+        ends = _ends(levels, axis)
+        axes.fill_between(levels.loss, *ends, color=colour, alpha=0.25, linewidth=0)
+        axes.plot(levels.loss, levels[axis], color=colour, linestyle=stroke, linewidth=1.2)
+    lowest = levels.loss.iloc[-1]
+    span = min(SHOWN, max(levels.loss.iloc[0] - lowest, 0.01))
     axes.set_xlim(lowest + 1.05 * span, lowest - 0.05 * span)
     axes.xaxis.set_major_locator(MaxNLocator(4))
 
 
-def _ends(level: AtLoss, axis: str) -> tuple[float, float]:
-    """Ends of the interval; an open one at twice or half the multiplier."""
-    ends, value = level.intervals[axis], getattr(level, axis)
-    return ends.low or value / 2, ends.high or value * 2
+def _ends(rows: DataFrame, axis: str) -> tuple[NDArray, NDArray]:
+    """Ends of the intervals; an open one at twice or half the multiplier."""
+    low, high, value = rows[f"{axis}_low"], rows[f"{axis}_high"], rows[axis]
+    return np.where(np.isfinite(low), low, value / 2), np.where(np.isfinite(high), high, value * 2)
 
 
-def _noise(pairs: list[Pair]) -> str:
+def _noise(pairs: DataFrame) -> str:
     """What bars and bands are."""
-    spreads = [pair.result.levels[-1].spread for pair in pairs if pair.result.levels]
-    assumed = sorted({f"{spread.sd:.2g}" for spread in spreads if spread.assumed is not None})
-    measured = [spread for spread in spreads if spread.assumed is None]
+    known = pairs.loc[pairs.loss.notna()]
+    assumed = sorted({f"{sd:.2g}" for sd in known.assumed_sd.dropna()})
+    measured = known.assumed_sd.isna().to_numpy().any()
     kinds = ["95 % intervals from paired seeds"] if measured else []
     if assumed:
         number = " or ".join(assumed)

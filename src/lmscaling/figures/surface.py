@@ -9,9 +9,6 @@ the verdict on forecasts of the largest size and the largest compute. Attentions
 left out where others have several. N counts parameters without embeddings, D training tokens.
 """
 
-from collections.abc import Iterable
-from typing import get_args
-
 import numpy as np
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
@@ -19,13 +16,12 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-from numpy.typing import NDArray
-from pandas import DataFrame
+from numpy.typing import ArrayLike, NDArray
+from pandas import DataFrame, Series, notna
 
 from lmscaling.figures.shared import law_panels, style
-from lmscaling.fits import holdout, loss_surface, points
-from lmscaling.fits.loss_surface import LossSurface
-from lmscaling.fits.points import Group
+from lmscaling.fits import loss_surface, points
+from lmscaling.fits.rows import Row, interval_of
 from lmscaling.formatting import short
 
 SECTION = "laws"
@@ -44,36 +40,43 @@ APART = 1.05
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    known = law_panels.points(rows)
-    groups = points.fullest(points.groups(known, "attention", "context"))
-    attentions = law_panels.attentions(rows)
-    contexts = law_panels.widest_contexts(known)
+    every = law_panels.fullest(rows, "attention", "context")
+    attentions, contexts = law_panels.attentions(rows), law_panels.widest_contexts(every)
+    shown = every.loc[every.attention.isin(attentions) & every.context.isin(contexts)]
+    surfaces = law_panels.fitted(db, "surfaces", shown, "attention", "context").to_dict("records")
+    laws = {(law["attention"], law["context"]): law for law in surfaces}
     drawn = {
-        (a, c): group for (_, a, c), group in groups.items() if a in attentions and c in contexts
+        key: shown.loc[(shown.attention == key[0]) & (shown.context == key[1])] for key in laws
     }
-    laws = {key: loss_surface.fit_group(group, check=False) for key, group in drawn.items()}
+    left = {key: _residuals(drawn[key], law) for key, law in laws.items()}
     figure, panels = law_panels.panel_grid(
         len(attentions), len(contexts), 2.6, sharex=True, sharey=True
     )
-    residuals = np.concatenate([np.abs(law.residuals) for law in laws.values()] or [[]])
-    scale = _scale_residuals(residuals) if len(residuals) else _scale_losses(drawn.values())
-    notes = {key: _describe(drawn[key], law) for key, law in laws.items()}
+    residuals = np.abs(np.concatenate([*left.values(), []]))
+    scale = _scale_residuals(residuals) if len(residuals) else _scale_losses(shown.loss)
+    held_out = law_panels.fitted(db, "held_out", shown, "attention", "context")
+    notes = {
+        key: _describe(
+            law, held_out.loc[(held_out.attention == key[0]) & (held_out.context == key[1])]
+        )
+        for key, law in laws.items()
+    }
     most = max(
         (text.count("\n") for (a, _), text in notes.items() if a == attentions[0]), default=0
     )
     for i, attention in enumerate(attentions):
         for j, context in enumerate(contexts):
-            axes = panels[i, j]
-            if (attention, context) not in drawn:
+            key, axes = (attention, context), panels[i, j]
+            if key not in drawn:
                 law_panels.placeholder(axes, "no losses yet")
                 continue
-            group, law = drawn[attention, context], laws[attention, context]
-            _draw_points(axes, group, law, scale)
-            if law.estimate is not None:
-                _draw_surface(axes, group, law)
-            note = notes[attention, context]
-            missing = 0 if i else most - note.count("\n")  # titles of a row at one height
-            law_panels.panel_note(axes, "\n" * missing + note, 30 if len(contexts) > 2 else 50)
+            _draw_points(axes, drawn[key], left[key], scale)
+            if isinstance(laws[key]["drawn"], np.ndarray):
+                _draw_surface(axes, drawn[key], laws[key])
+            missing = 0 if i else most - notes[key].count("\n")  # titles of a row at one height
+            law_panels.panel_note(
+                axes, "\n" * missing + notes[key], 30 if len(contexts) > 2 else 50
+            )
             if not i:
                 law_panels.title_above_note(axes, f"context {style.tokens(context)}")
         law_panels.label_row(panels[i, -1], f"{attention} attention")
@@ -86,8 +89,22 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         extend="both" if len(residuals) else "neither", format="%g",
     )  # fmt: skip
     bar.set_label(f"Measured {'- fitted ' if len(residuals) else ''}loss (nats per token)")
-    law_panels.footnote(figure, drawn.values())
+    law_panels.footnote(figure, shown)
     return figure
+
+
+def _loss(law: Row, N: ArrayLike, D: ArrayLike) -> NDArray:
+    """The drawn curve, nats per token."""
+    E, A, B, alpha, beta, g = law["drawn"]
+    of_N, of_D = A * np.asarray(N, dtype=float) ** -alpha, B * np.asarray(D, dtype=float) ** -beta
+    return E + (of_N ** (1 / g) + of_D ** (1 / g)) ** g
+
+
+def _residuals(points: DataFrame, law: Row) -> NDArray:
+    """Measured minus fitted losses; none without a curve."""
+    if not isinstance(law["drawn"], np.ndarray):
+        return np.array([])
+    return points.loss.to_numpy() - _loss(law, points.params, points.tokens)
 
 
 def _scale_residuals(residuals: NDArray) -> ScalarMappable:
@@ -95,19 +112,17 @@ def _scale_residuals(residuals: NDArray) -> ScalarMappable:
     return ScalarMappable(TwoSlopeNorm(0, -far, far), "RdBu_r")
 
 
-def _scale_losses(groups: Iterable[Group]) -> ScalarMappable:
-    losses = np.concatenate([group.column("loss") for group in groups])
+def _scale_losses(losses: Series) -> ScalarMappable:
     return ScalarMappable(Normalize(losses.min(), losses.max()), "viridis_r")
 
 
-def _draw_points(axes: Axes, group: Group, law: LossSurface, scale: ScalarMappable) -> None:
-    N, D, seed = (group.column(name) for name in ("params", "tokens", "seed"))
-    seeds = np.unique(seed)
-    at = N * APART ** (np.searchsorted(seeds, seed) - (len(seeds) - 1) / 2)
+def _draw_points(axes: Axes, points: DataFrame, left: NDArray, scale: ScalarMappable) -> None:
+    seeds = np.unique(points.seed)
+    at = points.params * APART ** (np.searchsorted(seeds, points.seed) - (len(seeds) - 1) / 2)
     look = {"s": 16, "linewidth": 0.5, "edgecolor": "black", "zorder": 4}
-    colour = np.array(law.residuals) if law.residuals else group.column("loss")
-    hollow = isinstance(scale.norm, TwoSlopeNorm) and not law.residuals
-    axes.scatter(at, D, facecolor="none" if hollow else scale.to_rgba(colour), **look)
+    colour = left if len(left) else points.loss.to_numpy()
+    hollow = isinstance(scale.norm, TwoSlopeNorm) and not len(left)
+    axes.scatter(at, points.tokens, facecolor="none" if hollow else scale.to_rgba(colour), **look)
     style.count_scale(axes)
     axes.set_yscale("log")
     axes.margins(0.12)
@@ -117,20 +132,21 @@ def _draw_points(axes: Axes, group: Group, law: LossSurface, scale: ScalarMappab
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _draw_surface(axes: Axes, group: Group, law: LossSurface) -> None:
+def _draw_surface(axes: Axes, points: DataFrame, law: Row) -> None:
     """Lines of equal loss, and the best size for each compute that the points reach."""
-    N, D = group.column("params"), group.column("tokens")
+    N, D = points.params.to_numpy(float), points.tokens.to_numpy(float)
+    is_known = notna(law["a_opt_low"])
     n, d = (np.geomspace(v.min() / 1.5, v.max() * 1.5, 60) for v in (N, D))
-    loss = law.loss(*np.meshgrid(n, d))
-    inside = law.loss(N, D)
+    loss = _loss(law, *np.meshgrid(n, d))
+    inside = _loss(law, N, D)
     levels = MaxNLocator(9).tick_values(inside.min(), inside.max())
     lines = axes.contour(
         n, d, loss, levels=levels, colors="0.6", linewidths=0.8,
-        linestyles="-" if law.intervals else "--", zorder=2,
+        linestyles="-" if is_known else "--", zorder=2,
     )  # fmt: skip
     sizes = np.unique(N)
     between = np.sqrt(sizes[0] * sizes[1])  # where labels cover no point
-    along = law.loss(between, d)
+    along = _loss(law, between, d)
     places = [
         (between, np.interp(-level, -along, d)) for level in levels if along[-1] < level < along[0]
     ]
@@ -138,22 +154,22 @@ def _draw_surface(axes: Axes, group: Group, law: LossSurface) -> None:
         lines, fontsize=6, inline_spacing=1, colors="0.25", manual=places,
         fmt=lambda value: f"{value:g}",
     )  # fmt: skip
-    if law.intervals:
+    if is_known:
         compute = np.geomspace((N * D).min(), (N * D).max(), 60)
         sizes = np.geomspace(N.min() / 2, N.max() * 2, 3000)
-        best = sizes[law.loss(sizes, compute[:, None] / sizes).argmin(axis=1)]
+        best = sizes[_loss(law, sizes, compute[:, None] / sizes).argmin(axis=1)]
         seen = (best > N.min()) & (best < N.max())
         axes.plot(best[seen], (compute / best)[seen], color="black", linewidth=1.3, zorder=3)
 
 
-def _describe(group: Group, law: LossSurface) -> str:
+def _describe(law: Row, held_out: DataFrame) -> str:
     """The exponent or the reason why there is none, and the verdicts on forecasts."""
-    if not law.intervals:
-        return REASONS[law.status]
-    lines = [f"a = {law.values['a']:.2f} ({law_panels.format_interval(law.intervals['a'])})"]
-    if law.status == "interaction":
-        lines[0] += f", g = {law.values['g']:.2f}"
-    for by in get_args(holdout.By):
-        status = holdout.fit_group(group, by).status.replace("_", " ")
-        lines.append(f"forecast by {by}: {status}")
+    interval = interval_of(law, "a_opt")
+    if interval is None:
+        return REASONS[law["status"]]
+    lines = [f"a = {law['a_opt']:.2f} ({law_panels.format_interval(interval)})"]
+    if notna(law["g"]):
+        lines[0] += f", g = {law['g']:.2f}"
+    for by, status in zip(held_out["by"], held_out.status, strict=True):
+        lines.append(f"forecast by {by}: {status.replace('_', ' ')}")
     return "\n".join(lines)

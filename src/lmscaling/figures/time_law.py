@@ -7,7 +7,6 @@ losses deviate from the law by more than the noise, no law is drawn and the pane
 budgets count updates, updates take the place of hours.
 """
 
-import numpy as np
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,8 +15,7 @@ from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import points, power_law
-from lmscaling.fits.points import Group
-from lmscaling.fits.power_law import PowerLaw
+from lmscaling.fits.rows import interval_of
 from lmscaling.fits.uncertainty import Interval
 
 SECTION = "laws"
@@ -31,69 +29,66 @@ CURVES = """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    every = points.groups(law_panels.points(rows), "size", "context")
-    fitted, groups = power_law.fit_groups(every), points.fullest(every)
+    shown = law_panels.fullest(rows, "size", "context")
+    laws = law_panels.fitted(db, "time_laws", shown, "size", "context")
     curves = db.sql(CURVES).df()
     curves = curves.loc[(curves.source == min(rows.source)) & (curves.spent > curves.budget / 50)]
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
     looks = {name: (colours[name], style.marker(name)) for name in attentions}
-    sizes = style.sizes_of(rows)
-    contexts = law_panels.widest_contexts([p for group in groups.values() for p in group.points])
+    sizes, contexts = style.sizes_of(rows), law_panels.widest_contexts(shown)
     figure, panels = law_panels.panel_grid(len(sizes), len(contexts), 1.9, sharex=True)
     for size, row in zip(sizes, panels, strict=True):
         for context, axes in zip(contexts, row, strict=True):
-            group = groups.get((min(rows.source), size, context))
-            runs = curves.loc[(curves["size"] == size) & (curves.context == context)]
-            if group is None:
+            known, fitted, runs = (
+                of.loc[(of["size"] == size) & (of.context == context)]
+                for of in (shown, laws, curves)
+            )
+            if known.empty:
                 law_panels.placeholder(axes, "no run has reached a share of the budget")
                 continue
-            laws = fitted[group.source, group.schedule, size, context].laws
-            _draw_panel(axes, group, laws, runs, looks, width=132 // len(contexts))
+            _draw_panel(axes, known, fitted, runs, looks, width=132 // len(contexts))
         row[0].set_ylabel("Loss (nats per token)")
         law_panels.label_row(row[-1], size)
-    unit = next(iter(groups.values())).unit
+    unit = rows.unit.iloc[0]
     for context, top, bottom in zip(contexts, panels[0], panels[-1], strict=True):
         law_panels.title_above_note(top, f"context {style.tokens(context)}")
         bottom.set_xlabel("Time (hours)" if unit == "hours" else "Budget (updates)")
     law_panels.legend(figure, law_panels.attention_handles(looks))
-    law_panels.footnote(figure, groups.values())
+    law_panels.footnote(figure, shown)
     return figure
 
 
 def _draw_panel(
-    axes: Axes,
-    group: Group,
-    laws: dict[str, PowerLaw],
-    curves: DataFrame,
-    looks: dict,
-    width: int,
+    axes: Axes, known: DataFrame, laws: DataFrame, curves: DataFrame, looks: dict, width: int
 ) -> None:
     for _, run in curves.groupby("run"):
         axes.plot(run.spent, run.loss, color="0.75", linewidth=0.8, zorder=1)
-    lines = []
-    for name, part in group.split("attention").items():
+    for name, part in known.groupby("attention", sort=False):
         colour, mark = looks[name]
-        spent, law = part.column("spent"), laws[name]
-        axes.plot(spent, part.column("loss"), mark, color=colour, markersize=4, zorder=3)
-        if law.E is None or law.gamma is None:
-            continue
-        x, stroke = np.geomspace(spent.min(), spent.max(), 30), style.dashes(name)
-        axes.plot(x, law.loss(x), linestyle=stroke, color=colour, linewidth=1.2)
-        law_panels.draw_band(axes, x.tolist(), law.band(x), colour)
-        axes.axhline(law.E, linestyle=stroke, color=colour, linewidth=0.7, alpha=0.8)
-        gamma, floor = (law_panels.format_interval(law.intervals[n]) for n in ("gamma", "E"))
-        lines.append(f"{name}: gamma {law.gamma:.2f} ({gamma}); E {law.E:.2f} ({floor})")
-    ticks = sorted({p.budget for p in group.points})
+        axes.plot(part.spent, part.loss, mark, color=colour, markersize=4, zorder=3)
+    found, lines = laws.loc[laws.E.notna()].to_dict("records"), []
+    for law in found:
+        name, x, (colour, _) = law["attention"], law["curve_x"], looks[law["attention"]]
+        axes.plot(x, law["curve"], linestyle=style.dashes(name), color=colour, linewidth=1.2)
+        low, high = law["curve_low"], law["curve_high"]
+        axes.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0)
+        axes.axhline(law["E"], linestyle=style.dashes(name), color=colour, linewidth=0.7, alpha=0.8)
+        said = [
+            f"{parameter} {law[parameter]:.2f} ({law_panels.format_interval(interval)})"
+            for parameter in ("gamma", "E")
+            if (interval := interval_of(law, parameter))
+        ]
+        lines.append(f"{name}: {'; '.join(said)}")
+    ticks = sorted(set(known.budget))
     law_panels.plain_log(axes, ticks if len(ticks) < 7 else ticks[::2], "x")
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    bottom = min([p.loss for p in group.points] + [law.E for law in laws.values() if law.E])
-    losses = [*curves.loss, *(p.loss for p in group.points)]
-    axes.set_ylim(bottom - 0.06 * (max(losses) - bottom), None)
-    for place, (name, law) in enumerate(laws.items()):
-        if law.E is not None:
-            _draw_floor(axes, 0.99 - 0.03 * place, law.intervals["E"], looks[name][0])
-    statuses = {name: law.status for name, law in laws.items()}
+    bottom, top = min([*known.loss, *laws.E.dropna()]), max([*curves.loss, *known.loss])
+    axes.set_ylim(bottom - 0.06 * (top - bottom), None)
+    for place, law in enumerate(laws.to_dict("records")):
+        if interval := interval_of(law, "E"):
+            _draw_floor(axes, 0.99 - 0.03 * place, interval, looks[law["attention"]][0])
+    statuses = dict(zip(laws.attention, laws.status, strict=True))
     lines.append(law_panels.describe_statuses(statuses, power_law.STATUSES, {"fitted"}))
     law_panels.panel_note(axes, "\n".join(filter(None, lines)), width)
 

@@ -54,11 +54,11 @@ def _of(key: tuple, group: Group, *by: str) -> Row:
 
 def _parameters(values: Mapping[str, float], intervals: Mapping[str, Interval]) -> Row:
     """SQL does not tell ``a`` from ``A``."""
-    named, ends = (
-        {"a_opt" if name == "a" else name: value for name, value in of.items()}
-        for of in (values, intervals)
+    names = {"a": "a_opt"}
+    return numbers(
+        {names.get(name, name): value for name, value in values.items()},
+        {names.get(name, name): interval for name, interval in intervals.items()},
     )
-    return numbers(named, ends)
 
 
 def _surfaces(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Iterator[Row]:
@@ -76,7 +76,7 @@ def _surfaces(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Iterator
 
 
 def _drawn(coefficients: Mapping[str, float]) -> list[float] | None:
-    of = {"g": 1.0} | coefficients
+    of = {"g": 1.0, **coefficients}
     return [of[name] for name in ("E", "A", "B", "alpha", "beta", "g")] if coefficients else None
 
 
@@ -158,10 +158,11 @@ def _band(law: power_law.PowerLaw, spent: np.ndarray) -> Row:
     if law.E is None or law.gamma is None:
         return {}
     x = np.geomspace(spent.min(), spent.max(), 30)
-    ends = ((one.low, one.high) for one in law.band(x))
-    low, high = zip(*ends, strict=True)
-    return {"curve_x": x.tolist(), "curve": law.loss(x).tolist(), "curve_low": list(low),
-            "curve_high": list(high)}  # fmt: skip
+    band = law.band(x)
+    low = [np.nan if one.low is None else one.low for one in band]
+    high = [np.nan if one.high is None else one.high for one in band]
+    points = {"curve_x": x.tolist(), "curve": law.loss(x).tolist()}
+    return points | {"curve_low": low, "curve_high": high}
 
 
 def _best_sizes(groups: Groups) -> Iterator[Row]:

@@ -30,6 +30,11 @@ LOSSES = {
 """Which losses the points of each schedule are, by the kind of text."""
 
 
+def describe(schedule: str, split: str) -> str:
+    """Which losses the points of a schedule and of a kind of text are."""
+    return LOSSES[schedule].format({"train": "training"}.get(split, split))
+
+
 class Point(NamedTuple):
     """A row of ``QUERY``."""
 
@@ -89,12 +94,7 @@ class Group:
     @property
     def description(self) -> str:
         """Which losses were fitted, for tables and figures."""
-        kind = {"validation": "validation", "train": "training"}[self.points[0].split]
-        return LOSSES[self.schedule].format(kind)
-
-    def precedence(self) -> tuple[int, bool]:
-        """Larger for the group that is shown where there is room for one."""
-        return len(self.points), self.schedule == "decayed"
+        return describe(self.schedule, self.points[0].split)
 
     def column(self, name: str) -> NDArray:
         """One field of every point."""
@@ -122,17 +122,6 @@ def groups(points: Iterable[Point], *by: str) -> dict[tuple, Group]:
     """Points by source, schedule and the fields ``by``, in the order of appearance; keys have the
     same order."""
     return _split(points, ("source", "schedule", *by))
-
-
-def fullest(groups: dict[tuple, Group]) -> dict[tuple, Group]:
-    """Of groups that differ in their schedule only, the one with the most points, of two with
-    equally many the decayed one: what a panel shows, which has room for one. Keys lose the
-    schedule."""
-    best: dict[tuple, Group] = {}
-    for (source, _, *by), group in groups.items():
-        key = source, *by
-        best[key] = max(best.get(key, group), group, key=Group.precedence)
-    return best
 
 
 def _split(points: Iterable[Point], by: tuple[str, ...]) -> dict[tuple, Group]:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pandas import isna
+
 from lmscaling.fits.uncertainty import Interval
 
 Row = dict[str, Any]
@@ -29,6 +31,16 @@ def number(name: str, value: float | None, interval: Interval | None) -> Row:
         row[f"{name}_high"] = math.inf if high is None else high
         row["assumed_sd"] = interval.assumed
     return row
+
+
+def interval_of(row: Row, name: str) -> Interval | None:
+    """The interval of a number of a row, if it has one."""
+    low, high = (row.get(f"{name}_{end}") for end in ("low", "high"))
+    if low is None or high is None or math.isnan(low):
+        return None
+    ends = (None if math.isinf(end) else float(end) for end in (low, high))
+    assumed = row.get(f"{name}_assumed", row["assumed_sd"])
+    return Interval(*ends, assumed=None if isna(assumed) else float(assumed))
 
 
 def numbers(values: Mapping[str, float | None], intervals: Mapping[str, Interval]) -> Row:

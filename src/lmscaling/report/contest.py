@@ -10,13 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import duckdb
 
 from lmscaling.fits.noise import Spread, seeds_needed
+from lmscaling.fits.rows import Row, interval_of
 from lmscaling.fits.uncertainty import LEVEL, Interval
-from lmscaling.report.table import interval_of, query_rows
+from lmscaling.report.table import query_rows
 
 AXES = {"hours": "hours", "updates": "updates", "tokens": "tokens", "flops": "FLOPs"}
 """Axes of the page; tokens are updates times a constant."""
@@ -51,7 +51,6 @@ SPEEDS = """
 
 BASELINE = "FROM {table} WHERE source = $source AND with_baseline"
 
-Row = dict[str, Any]
 Cell = tuple[str, int]
 """Size and context."""
 

@@ -1,6 +1,5 @@
 """Tables of the report: sections, rows of queries and the format of their values."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import duckdb
 from pandas import isna
 
+from lmscaling.fits.rows import Row, interval_of
 from lmscaling.fits.uncertainty import Interval
 
 SECTIONS = {
@@ -50,9 +50,6 @@ class Table:
         assert all(len(row) == len(self.head) for row in self.rows), self.name
 
 
-Row = dict[str, Any]
-
-
 class Column(NamedTuple):
     """A column of a table whose rows are of the tables in ``store/fits.sql``."""
 
@@ -71,16 +68,6 @@ class Column(NamedTuple):
 def written(row: Row, name: str, form: Callable[[Any], str] = str) -> str:
     """A number of a row with its interval, if it has one; a missing number is empty."""
     return "" if isna(row[name]) else with_interval(row[name], interval_of(row, name), form)
-
-
-def interval_of(row: Row, name: str) -> Interval | None:
-    """The interval of a number of a row, if it has one."""
-    low, high = (row.get(f"{name}_{end}") for end in ("low", "high"))
-    if isna(low) or isna(high):
-        return None
-    ends = (None if math.isinf(end) else end for end in (low, high))
-    assumed = row.get(f"{name}_assumed", row["assumed_sd"])
-    return Interval(*ends, assumed=None if isna(assumed) else assumed)
 
 
 def of_numbers(columns: Sequence[Column], rows: Iterable[Row], **values: Any) -> Table:

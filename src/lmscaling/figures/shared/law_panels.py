@@ -6,10 +6,12 @@ Where a law has no result, the panel states the reason instead of staying empty.
 import textwrap
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import starmap
 from typing import Any, Literal
 
 import numpy as np
 import seaborn as sns
+from duckdb import DuckDBPyConnection
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,8 +21,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import style
-from lmscaling.fits.optimum import Optimum
-from lmscaling.fits.points import Group, Point, read
+from lmscaling.fits.points import describe
+from lmscaling.fits.rows import Row, interval_of
 from lmscaling.fits.uncertainty import Interval
 
 Stroke = Literal["-", "--", ":", "-."]
@@ -32,10 +34,19 @@ UNEQUAL = 0.05
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
 
-def points(rows: DataFrame) -> list[Point]:
-    """The rows of a figure as points for the fits; missing numbers become None."""
-    plain = rows.astype(object).where(rows.notna(), None)
-    return read(plain.itertuples(index=False, name=None))
+def fullest(rows: DataFrame, *by: str) -> DataFrame:
+    """The points that a panel shows, which has room for one schedule: of those that agree in ``by``
+    the schedule with the most points, of two with equally many the decayed one."""
+    points = rows.groupby([*by, "schedule"]).loss.transform("size")
+    order = rows.assign(points=points, decayed=rows.schedule == "decayed")
+    best = order.sort_values(["points", "decayed"], kind="stable").groupby(list(by)).tail(1)
+    return rows.merge(best[[*by, "schedule"]])
+
+
+def fitted(db: DuckDBPyConnection, table: str, shown: DataFrame, *by: str) -> DataFrame:
+    """The rows of a table of laws that were fitted to the shown points."""
+    keys = shown[["source", "schedule", *by]].drop_duplicates()
+    return keys.merge(db.table(table).df())
 
 
 MOST_ALIKE = 4
@@ -49,12 +60,11 @@ def attentions(rows: DataFrame) -> list[str]:
     return [name for name in names if sizes[name] > 1] or names[:MOST_ALIKE]
 
 
-def widest_contexts(known: Sequence[Point]) -> list[int]:
+def widest_contexts(rows: DataFrame) -> list[int]:
     """The contexts with the largest number of trained sizes."""
-    sizes = {p.context: {q.size for q in known if q.context == p.context} for p in known}
-    most = max(map(len, sizes.values()))
-    widest = sorted(context for context, trained in sizes.items() if len(trained) == most)
-    return style.spread(widest, MOST_CONTEXTS)
+    sizes = rows.groupby("context")["size"].nunique().to_dict()
+    most = max(sizes.values())
+    return style.spread([context for context in sizes if sizes[context] == most], MOST_CONTEXTS)
 
 
 def panel_grid(rows: int, columns: int, height: float, **options) -> tuple[Figure, np.ndarray]:
@@ -137,32 +147,33 @@ def draw_interval(
         axes.set_ylim(low, high)
 
 
-def draw_optimum(axes: Axes, best: Optimum, colour: str) -> None:
+def draw_optimum(axes: Axes, best: Row, colour: str) -> None:
     """Draw the fitted curve, a star at its minimum and its interval as a shaded range of the whole
     height, which no mark can hide; the range is dotted if it assumes a scatter of seeds.
 
     Draws nothing where the fit has no optimum. The limits of the axes must already be set.
     """
-    if best.at is None or best.loss is None or best.interval is None:
+    interval = interval_of(best, "best")
+    if interval is None:
         return
-    axes.plot(*zip(*best.curve, strict=True), color="black", linewidth=0.8, linestyle=":", zorder=3)
+    axes.plot(best["curve_x"], best["curve"], color="black", linewidth=0.8, linestyle=":", zorder=3)
     low, high = axes.get_xlim()
-    ends = best.interval.low or low, best.interval.high or high
-    stroke = "-" if best.interval.assumed is None else ":"
+    ends = interval.low or low, interval.high or high
+    stroke = "-" if interval.assumed is None else ":"
     axes.axvspan(*ends, color=colour, alpha=0.16, linewidth=0, zorder=0)
-    for end in (best.interval.low, best.interval.high):
+    for end in (interval.low, interval.high):
         if end is not None:
             axes.axvline(end, color=colour, linewidth=0.8, linestyle=stroke, zorder=1)
-    axes.plot(best.at, best.loss, "*", color=colour, mec="black", mew=0.6, markersize=8, zorder=6)
+    star = {"color": colour, "mec": "black", "mew": 0.6, "markersize": 8, "zorder": 6}
+    axes.plot(best["best"], best["loss"], "*", **star)
     axes.set_xlim(low, high)
 
 
-def mark_unequal(axes: Axes, known: Iterable[Point], x: str, mark: str, colour: str) -> None:
+def mark_unequal(axes: Axes, known: DataFrame, x: str, mark: str, colour: str) -> None:
     """Hollow marks over points that spent over 5 % more or less than their budget."""
-    unequal = [point for point in known if abs(point.spent / point.budget - 1) > UNEQUAL]
-    at = [getattr(point, x) for point in unequal]
-    losses = [point.loss for point in unequal]
-    axes.plot(at, losses, mark, mfc="white", mec=colour, linestyle="none", markersize=4.5, zorder=4)
+    unequal = known.loc[(known.spent / known.budget - 1).abs() > UNEQUAL]
+    look = {"mfc": "white", "mec": colour, "linestyle": "none", "markersize": 4.5, "zorder": 4}
+    axes.plot(unequal[x], unequal.loss, mark, **look)
 
 
 def clip_losses(axes: Axes, losses: Sequence[float]) -> None:
@@ -196,13 +207,6 @@ def interval_handles(intervals: Iterable[Interval | None], colour: str = "0.5") 
         label = f"range if seeds differ by {span} nats"
         handles.append(Patch(facecolor="white", edgecolor=colour, linestyle=":", label=label))
     return handles
-
-
-def draw_band(axes: Axes, x: Sequence[float], intervals: Sequence[Interval], colour: str) -> None:
-    """Shade the intervals along a curve; the band ends where an interval is open."""
-    low = [np.nan if i.low is None else i.low for i in intervals]
-    high = [np.nan if i.high is None else i.high for i in intervals]
-    axes.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0)
 
 
 def context_scale(axes: Axes, contexts: Iterable[int]) -> None:
@@ -247,8 +251,9 @@ def legend(figure: Figure, handles: Sequence[Line2D | Patch], title: str | None 
     )
 
 
-def footnote(figure: Figure, groups: Iterable[Group]) -> None:
+def footnote(figure: Figure, shown: DataFrame) -> None:
     """State below the panels which losses were fitted."""
-    kinds = dict.fromkeys(group.description for group in groups)
+    known = shown[["schedule", "split"]].drop_duplicates()
+    kinds = dict.fromkeys(starmap(describe, known.itertuples(index=False, name=None)))
     text = f"Points: {'; '.join(kinds)}."
     style.note(figure, style.filled(text))
