@@ -107,7 +107,7 @@ def _draw_losses(axes: Axes, levels: DataFrame, known_axes: list[str]) -> None:
     if levels.empty:
         law_panels.placeholder(axes, "not compared at this context")
         return
-    for axis in (axis for axis in known_axes if levels[axis].notna().all()):
+    for axis in (axis for axis in known_axes if not levels[axis].hasnans):
         colour, stroke = LOOKS[axis]
         ends = _ends(levels, axis)
         axes.fill_between(levels.loss, *ends, color=colour, alpha=0.25, linewidth=0)
