@@ -12,6 +12,7 @@ from conftest import ROOT
 from snakemake.cli import parse_config
 
 from lmscaling.config import grid, study_file
+from lmscaling.fits import comparisons
 from lmscaling.report import answer, chart, contest, timing
 from lmscaling.report.contest import Evidence
 
@@ -20,8 +21,11 @@ NOISE = (0.01, -0.01, 0.004, -0.004)
 """What the seeds of a pair add to its gap, nats."""
 
 
-def made(gaps, seeds=(0,), status=None, budget_hours=None, places=(), baseline="softmax"):
-    """A study in which candidates have gaps in cells; seeds are those of all cells, or of some."""
+def made(
+    gaps, seeds=(0,), status=None, budget_hours=None, places=(), baseline="softmax", shares=None
+):
+    """A study in which candidates have gaps in cells; seeds are those of all cells, or of some, and
+    shares those of the budget that runs of an attention spent."""
     cells, curves, losses, paths = [], [], [], []
     places = sorted({*places, *(place for of in gaps.values() for place in of)})
     shapes = {size: i + 1 for i, size in enumerate(dict.fromkeys(size for size, _ in places))}
@@ -46,7 +50,8 @@ def made(gaps, seeds=(0,), status=None, budget_hours=None, places=(), baseline="
                 "highest_spike": None,
             })  # fmt: skip
             known = "measured", size, params, context, name == baseline, name, seed
-            losses += [(*known, 3.0 + gap, None)] * is_done
+            share = None if shares is None else shares.get(name, 1.0)
+            losses += [(*known, 3.0 + gap, share)] * is_done
             for i in range(1, 41) if state != "pending" else ():
                 spent, loss = 100 * i / 40, 3.0 + gap + 1.5 / i**0.5 - 1.5 / 40**0.5
                 curves.append(head | {
@@ -55,8 +60,12 @@ def made(gaps, seeds=(0,), status=None, budget_hours=None, places=(), baseline="
                     "spike": 9.5 if (name, i) == ("softmax", 30) else None,
                 })  # fmt: skip
                 paths += [(*known, spent, spent / 50, 6400 * spent, loss)] * is_done
-    tables = {"cells": cells, "curves": curves, "losses": losses, "paths": paths}
-    return Evidence(source="measured", speeds=[], **tables)
+    tables = comparisons.tables(losses, paths)
+    found = {
+        name: [row for row in tables[name] if row["with_baseline"]]
+        for name in ("gaps", "curve_gaps", "multipliers")
+    }
+    return Evidence(source="measured", cells=cells, curves=curves, speeds=[], **found)
 
 
 def said(evidence, command="snakemake --cores all --configfile my.yaml"):
@@ -153,9 +162,7 @@ def test_the_advised_command_plans_the_same_study_with_more_seeds():
 
 def test_the_command_of_the_published_numbers_trains_the_closest_contest_alone():
     evidence = replace(made({"linear": {("124M", 256): 0.01}}), source="published")
-    known = [("published", *row[1:]) for row in evidence.losses]
-    paths = [("published", *row[1:]) for row in evidence.paths]
-    cells = cells_of(said(replace(evidence, losses=known, paths=paths), "").command)
+    cells = cells_of(said(evidence, "").command)
     found = [(cell.attention, cell.size, cell.context, cell.seed) for cell in cells]
     seeds = range(len(cells) // 2)
     assert len(seeds) > 1
@@ -174,9 +181,7 @@ def test_the_noise_of_one_gap_is_not_asked_for_before_open_contests_are_decided(
 
 
 def test_runs_of_unequal_hours_are_compared_by_their_curves():
-    evidence = made({"linear": BEHIND}, budget_hours=2.0)
-    losses = [(*row[:-1], 1.0 if row[5] == "softmax" else 0.5) for row in evidence.losses]
-    judged = contest.judge(replace(evidence, losses=losses))
+    judged = contest.judge(made({"linear": BEHIND}, budget_hours=2.0, shares={"linear": 0.5}))
     edges = judged.edges["hours"]["linear"]
     assert [edge.spent for edge in edges.values()] == pytest.approx([2.0] * 4)
     assert edges["s", 64].gap == pytest.approx(0.2, abs=0.011)

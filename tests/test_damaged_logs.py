@@ -18,7 +18,7 @@ from test_store import end, exported, header, live, log, record, runs, study, up
 
 from lmscaling import files
 from lmscaling.records import run as records
-from lmscaling.records.exports import EXPORTS
+from lmscaling.records.exports import EXPORTS, FITTED
 from lmscaling.store import build as store
 from lmscaling.store import logs
 
@@ -213,7 +213,7 @@ def finished(built, study):
 
 def test_a_build_reads_every_log_again_and_equal_logs_make_equal_exports(finished, runs):
     before = parquet(finished)
-    assert before.keys() == {f"{name}.parquet" for name in EXPORTS}
+    assert before.keys() == {f"{name}.parquet" for name in (*EXPORTS, *FITTED)}
     store.build(finished)
     assert parquet(finished) == before
     path = finished / "runs" / runs[0] / "log.jsonl"

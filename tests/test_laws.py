@@ -6,6 +6,7 @@ import shutil
 import law_study
 import pytest
 from conftest import STUDY, sentence
+from pandas import DataFrame
 from test_store import header, log, record, validation
 
 from lmscaling import figures, registry
@@ -172,13 +173,13 @@ def test_trunks_and_branches_are_fitted_apart_and_one_branch_erases_no_trunk(tmp
 
 
 def test_a_panel_shows_the_schedule_with_more_points_and_of_equals_the_decayed_one(decayed):
-    both = points.groups(known(decayed), "attention", "context")
-    shown = points.fullest(both)
-    assert len(both) == 2 * len(shown) == 12
-    assert {group.schedule for group in shown.values()} == {"decayed"}
-    key = "measured", "decayed", "linear", 1024
-    fewer = both | {key: points.Group(both[key].points[1:])}
-    assert points.fullest(fewer)["measured", "linear", 1024].schedule == "constant"
+    both, by = DataFrame(known(decayed)), ["attention", "context"]
+    shown = law_panels.fullest(both, *by)
+    assert len(both.groupby([*by, "schedule"])) == 2 * len(shown.groupby(by)) == 12
+    assert set(shown.schedule) == {"decayed"}
+    one = both.loc[(both.attention == "linear") & (both.context == 1024)]
+    fewer = one.drop(index=one.index[one.schedule == "decayed"][0])
+    assert set(law_panels.fullest(fewer, *by).schedule) == {"constant"}
 
 
 def test_published_points_pass_the_shares_of_a_day_or_end_and_have_no_surface(published_study):
@@ -213,8 +214,7 @@ def test_a_figure_has_the_points_of_its_fits_as_data(decayed):
             if name == "multiplier":
                 assert rows.fetchall() == db.sql(multiplier.QUERY).fetchall()
             else:
-                expected = points.read(db.sql(points.QUERY).fetchall())
-                assert law_panels.points(rows.df()) == expected
+                assert rows.fetchall() == db.sql(points.QUERY).fetchall()
 
 
 def test_a_study_of_one_attention_has_laws_but_nothing_to_compare(tmp_path):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from lmscaling.config import grid
 from lmscaling.errors import UserError
-from lmscaling.fits import lr_optimum
+from lmscaling.fits import laws, lr_optimum
+from lmscaling.report import rates
 
 SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
 
@@ -49,7 +50,7 @@ def test_one_rate_on_a_side_gives_an_optimum_without_interval():
 
 
 def warned(rows):
-    (said,) = lr_optimum.warnings(lr_optimum.groups(rows))
+    (said,) = rates.unfair(laws.best_rates(rows))
     sentence("warning", said)
     return said
 

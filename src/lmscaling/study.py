@@ -299,8 +299,8 @@ class Study:
             runs that were not fitted. Where the intervals of a row assume different scatters, each
             has its own: ``E_assumed``, ``gamma_assumed``, ``best_assumed``, ``p_assumed``,
             ``rate_assumed``. Points of the fitted curve are ``curve_x`` and ``curve``, with
-            ``curve_low`` and ``curve_high``; of a surface ``drawn`` has E, A, B, alpha, beta and g,
-            even where the losses do not determine them.
+            ``curve_lower`` and ``curve_upper``; of a surface ``drawn`` has E, A, B, alpha, beta and
+            g, even where the losses do not determine them.
 
         Raises:
             UserError: There is no such law, attention, size or context, or the rows of the law are

@@ -71,7 +71,7 @@ def _draw_panel(
     for law in found:
         name, x, (colour, _) = law["attention"], law["curve_x"], looks[law["attention"]]
         axes.plot(x, law["curve"], linestyle=style.dashes(name), color=colour, linewidth=1.2)
-        low, high = law["curve_low"], law["curve_high"]
+        low, high = law["curve_lower"], law["curve_upper"]
         axes.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0)
         axes.axhline(law["E"], linestyle=style.dashes(name), color=colour, linewidth=0.7, alpha=0.8)
         said = [

@@ -20,10 +20,14 @@ IS_BASELINE, ATTENTION = 4, 5
 
 
 def compute(db: DuckDBPyConnection) -> dict[str, list[Row]]:
-    """The rows of each table of pairs."""
-    losses, paths = (db.sql(each.QUERY).fetchall() for each in (gaps, multiplier))
+    """The rows of each table of pairs in a store."""
+    return tables(*(db.sql(each.QUERY).fetchall() for each in (gaps, multiplier)))
+
+
+def tables(losses: list[tuple], paths: list[tuple]) -> dict[str, list[Row]]:
+    """The rows of each table of pairs, from those of ``gaps.QUERY`` and ``multiplier.QUERY``."""
     baselines = {(row[0], row[ATTENTION]) for row in (*losses, *paths) if row[IS_BASELINE]}
-    tables: dict[str, list[Row]] = {}
+    rows_of: dict[str, list[Row]] = {}
     for in_order in (True, False):
         pairs = multiplier.compare(paths if in_order else _turned(paths))
         found = {
@@ -34,13 +38,13 @@ def compute(db: DuckDBPyConnection) -> dict[str, list[Row]]:
             "curve_gaps": curve_gaps(pairs) if in_order else (),
         }
         for name, rows in found.items():
-            tables.setdefault(name, []).extend(
+            rows_of.setdefault(name, []).extend(
                 row
                 | {"in_order": in_order}
                 | {"with_baseline": (row["source"], row["reference"]) in baselines}
                 for row in rows
             )
-    return tables
+    return rows_of
 
 
 def _turned(rows: Sequence[tuple]) -> list[tuple]:

@@ -1,6 +1,6 @@
 """Laws and optima of a study as rows of tables."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 import numpy as np
@@ -42,7 +42,7 @@ def compute(db: DuckDBPyConnection) -> dict[str, list[Row]]:
         "time_laws": _time_laws(points.groups(known, "size", "context")),
         "best_sizes": _best_sizes(groups),
         "best_contexts": _best_contexts(points.groups(known, "attention", "size")),
-        "best_rates": _best_rates(db),
+        "best_rates": best_rates(db.sql(lr_optimum.QUERY).fetchall()),
     }
     return {name: list(rows) for name, rows in found.items()}
 
@@ -162,7 +162,7 @@ def _band(law: power_law.PowerLaw, spent: np.ndarray) -> Row:
     low = [np.nan if one.low is None else one.low for one in band]
     high = [np.nan if one.high is None else one.high for one in band]
     points = {"curve_x": x.tolist(), "curve": law.loss(x).tolist()}
-    return points | {"curve_low": low, "curve_high": high}
+    return points | {"curve_lower": low, "curve_upper": high}
 
 
 def _best_sizes(groups: Groups) -> Iterator[Row]:
@@ -210,8 +210,9 @@ def _excluded(law: isotime.IsoTime | Optimum, unit: str) -> str:
     return "; ".join(lines)
 
 
-def _best_rates(db: DuckDBPyConnection) -> Iterator[Row]:
-    for group in lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall()):
+def best_rates(rows: Iterable[tuple]) -> Iterator[Row]:
+    """From the rows of ``lr_optimum.QUERY``."""
+    for group in lr_optimum.groups(rows):
         best: Any = group.optimum
         why = lr_optimum.STATUSES[best.status]
         if best.scale is None and best.lowest_scale is not None and best.tried > 1:

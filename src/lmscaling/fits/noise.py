@@ -35,6 +35,8 @@ FEWEST_DEGREES = 3
 """With fewer degrees of freedom in all cells together, the variance of one cell says nothing about
 another."""
 MOST_SEEDS = 1000
+LEAST = 1e-20
+"""Square nats. A smaller variance is rounding: equal losses have no logarithm of theirs."""
 TREND_DEGREES = 20
 """Degrees of freedom from which a trend is estimated; a trend from fewer misses at the ends."""
 
@@ -196,7 +198,7 @@ class _Prior:
             columns, rank, attentions = np.ones((len(s2), 1)), 1, ()
         # Logarithms of variances from few seeds are too low on average and scatter by a known
         # amount; what they scatter beyond it is the true difference between cells.
-        corrected = np.log(s2) - digamma(d / 2) + np.log(d / 2)
+        corrected = np.log(np.maximum(s2, LEAST)) - digamma(d / 2) + np.log(d / 2)
         weight = np.sqrt(1 / polygamma(1, d / 2))
         slope = np.linalg.lstsq(columns * weight[:, None], corrected * weight, rcond=None)[0]
         left = ((corrected - columns @ slope) ** 2).sum() / max(len(s2) - rank, 1)

@@ -213,7 +213,7 @@ def _number(edge: Edge) -> str:
 
 def _mean(contest: Contest, name: str, edges: Mapping[Cell, Edge]) -> str:
     mean = contest.means.get(name)
-    if mean and mean["gap_low"] is not None and mean["cells"] == len(edges):
+    if mean and mean.get("gap_low") is not None and mean["cells"] == len(edges):
         value, low, high = (words.signed(mean[end]) for end in ("gap", "gap_low", "gap_high"))
         return f"{value} ({low} to {high})"
     gaps = [edge.gap for edge in edges.values()]

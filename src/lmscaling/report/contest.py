@@ -196,7 +196,7 @@ def judge(evidence: Evidence) -> Contest:
         multipliers={
             (row["attention"], (row["size"], row["context"])): row[first]
             for row in evidence.multipliers
-            if row["loss"] is not None
+            if row.get("loss") is not None
         },
         why=_reasons(cells, baseline, candidates, found),
         planned=frozenset((row["size"], row["context"]) for row in cells if not row["skipped"]),

@@ -45,11 +45,16 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
 
 
 def warnings(db: duckdb.DuckDBPyConnection) -> list[str]:
+    """What makes a comparison of the attentions of a store unfair."""
+    return unfair(query_rows(db, QUERY))
+
+
+def unfair(rates: Iterable[Row]) -> list[str]:
     """What makes a comparison of attentions unfair, a sentence each: one was tuned and another was
     not, or the best rate of one is at the edge of those that were tried."""
     said: dict[str, list[str]] = defaultdict(list)
     at: dict[str, list[Row]] = defaultdict(list)
-    for row in query_rows(db, QUERY):
+    for row in rates:
         at[f"{row['size']} at context {row['context']:,}"].append(row)
     for place, rows in at.items():
         if any(row["tried"] == 1 for row in rows):
@@ -62,8 +67,8 @@ def warnings(db: duckdb.DuckDBPyConnection) -> list[str]:
     return [f"rates: {what} ({_places(places)})" for what, places in said.items()]
 
 
-def _tuned(rates: int) -> str:
-    return f"tuned over {rates}" if rates > 1 else "not tuned"
+def _tuned(tried: int) -> str:
+    return f"tuned over {tried}" if tried > 1 else "not tuned"
 
 
 def _places(names: Iterable[str]) -> str:

@@ -105,7 +105,7 @@ CREATE TEMP TABLE any_surface AS
 -- beta: Exponent of D.
 -- a_opt: Exponent of the best size, N ~ C^a_opt with C = 6 N D.
 -- g: Interaction of N and D; null in the sum.
-SELECT *, unnest(NULL::STRUCT(
+SELECT * EXCLUDE (size), unnest(NULL::STRUCT(
     E DOUBLE, E_low DOUBLE, E_high DOUBLE, A DOUBLE, A_low DOUBLE, A_high DOUBLE,
     B DOUBLE, B_low DOUBLE, B_high DOUBLE, alpha DOUBLE, alpha_low DOUBLE, alpha_high DOUBLE,
     beta DOUBLE, beta_low DOUBLE, beta_high DOUBLE, a_opt DOUBLE, a_opt_low DOUBLE, a_opt_high DOUBLE,
@@ -152,7 +152,7 @@ CREATE TABLE held_out AS
 -- rms: Root-mean-square error, nats per token.
 -- worst: Largest error, nats per token.
 -- skill: 1 minus the error over that of the better of two baselines.
-SELECT *, unnest(NULL::STRUCT(
+SELECT * EXCLUDE (size), unnest(NULL::STRUCT(
     "by" VARCHAR, beyond DOUBLE, places INTEGER, rms DOUBLE, worst DOUBLE, skill DOUBLE
 )) FROM any_law;
 
@@ -165,12 +165,12 @@ CREATE TABLE time_laws AS
 -- E_assumed: Standard deviation that the range of E assumes, nats.
 -- gamma_assumed: Standard deviation that the range of gamma assumes, nats.
 -- one_E: p-value of the test of one E for all attentions.
--- curve_low: Lower ends of the intervals along the curve, nats per token.
--- curve_high: Upper ends.
+-- curve_lower: Lower ends of the intervals along the curve, nats per token.
+-- curve_upper: Upper ends.
 SELECT *, unnest(NULL::STRUCT(
     unit VARCHAR, E DOUBLE, E_low DOUBLE, E_high DOUBLE, E_assumed DOUBLE, k DOUBLE,
     gamma DOUBLE, gamma_low DOUBLE, gamma_high DOUBLE, gamma_assumed DOUBLE, one_E DOUBLE,
-    curve_low DOUBLE[], curve_high DOUBLE[]
+    curve_lower DOUBLE[], curve_upper DOUBLE[]
 )) FROM any_curve;
 
 -- The best size at each budget t, and the law N* = G t^p of its growth.
@@ -186,7 +186,7 @@ CREATE TABLE best_sizes AS
 -- law_status: Outcome of the fit of G and p.
 -- law_why: The same in words.
 -- law_lack: p-value of its test of lack of fit.
-SELECT *, unnest(NULL::STRUCT(
+SELECT * EXCLUDE (size), unnest(NULL::STRUCT(
     budget DOUBLE, unit VARCHAR, best DOUBLE, best_low DOUBLE, best_high DOUBLE, best_assumed DOUBLE,
     loss DOUBLE, G DOUBLE, p DOUBLE, p_low DOUBLE, p_high DOUBLE, p_assumed DOUBLE,
     law_status VARCHAR, law_why VARCHAR, law_lack DOUBLE
@@ -198,7 +198,7 @@ CREATE TABLE best_contexts AS
 -- best_assumed: Standard deviation that the range of the best context assumes, nats.
 -- loss: Fitted loss at the best context, nats per token.
 -- lowest: The tried context with the lowest loss.
-SELECT *, unnest(NULL::STRUCT(
+SELECT * EXCLUDE (context), unnest(NULL::STRUCT(
     best DOUBLE, best_low DOUBLE, best_high DOUBLE, best_assumed DOUBLE, loss DOUBLE, lowest DOUBLE
 )) FROM any_curve;
 

@@ -42,6 +42,10 @@ CREATE = re.compile(
 COMMENT = re.compile(r"^ *-- (\w+): (.*(?:\n *--   .*)*)", re.MULTILINE)
 
 
+END, ENDS = re.compile(r"(\w+)_(low|high)"), {"low": "Lower", "high": "Upper"}
+"""Columns of the ends of intervals."""
+
+
 def comment(db: duckdb.DuckDBPyConnection) -> None:
     """Add the comments; ``SELECT column_name, comment FROM duckdb_columns()`` shows them."""
     query = "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'store'"
@@ -57,6 +61,8 @@ def meaning(table: str, column: str) -> str:
     comments, sources = created().get(table, ({}, []))
     if column in comments:
         return comments[column]
+    if end := END.fullmatch(column):
+        return f"{ENDS[end[2]]} end of the 95 % interval of {end[1]}; infinite if it is open."
     fields = schema.columns(*RECORDS.get(table, ()))
     if column in fields:
         return fields[column].meaning
