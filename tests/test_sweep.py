@@ -16,6 +16,7 @@ import torch
 from conftest import refused
 
 from lmscaling import kernels
+from lmscaling.bench import decode, training_step
 from lmscaling.bench import sweep as runner
 from lmscaling.bench.checks import timed
 from lmscaling.bench.clock import Timing
@@ -63,7 +64,9 @@ def run(tmp_path, planned, monkeypatch):
                 file.write(f"{point.name}\n")
             return call(point)
 
-        monkeypatch.setattr(runner.MODULES[kind], "measure", measure)
+        monkeypatch.setattr(
+            {"time_step": training_step, "time_decode": decode}[kind], "measure", measure
+        )
         sweep = planned[kind]
         write_json(tmp_path / f"{kind}.json", dump(sweep))
         runner.measure(tmp_path / f"{kind}.json", kind, tmp_path / kind, checks)

@@ -220,11 +220,6 @@ def _base(tree: ast.Module, node: ast.ClassDef, stem: str) -> tuple[str, str]:
     return "", ""
 
 
-def kinds() -> list[str]:
-    """Names of the kinds of measurements, which are the sections under ``speed:``."""
-    return list(sources("bench/kinds"))
-
-
 def figures() -> dict[str, Path]:
     """Figure modules by name."""
     return sources("figures")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from lmscaling import registry
 from lmscaling.config import attention_row
@@ -113,15 +112,12 @@ def check_axes(study: Study) -> None:
 
 
 def _speed_uses(study: Study) -> list[tuple[str, list[str], Iterable[str], str]]:
-    sections: dict[str, Any] = {k: getattr(study.speed, k, None) for k in registry.kinds()}
-    places = {f"speed.{kind}": section for kind, section in sections.items()}
-    for kind, listed in sections.items():
-        if isinstance(listed, list):
-            places |= {f"speed.{kind}.{i}": section for i, section in enumerate(listed)}
+    speed = study.speed
+    used = {"speed.time_decode": speed.time_decode} if speed and speed.time_decode else {}
+    used |= {f"speed.time_step.{i}": x for i, x in enumerate((speed and speed.time_step) or ())}
     return [
         (f"{place}.sizes", section.sizes, study.sizes, "row under sizes")
-        for place, section in places.items()
-        if hasattr(section, "sizes")
+        for place, section in used.items()
     ]
 
 

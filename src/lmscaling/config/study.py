@@ -11,8 +11,8 @@ from lmscaling.config.budget import Budget
 from lmscaling.config.cell import Optimizer, Validation
 from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
 from lmscaling.config.devices import Device
-from lmscaling.config.kinds import SpeedSection
 from lmscaling.config.schedule import CONSTANT, AnySchedule
+from lmscaling.config.speed import Speed
 from lmscaling.config.tasks import Task
 from lmscaling.config.types import (
     STRICT,
@@ -124,7 +124,7 @@ class Study:
     """Decayed branches; null for none."""
     evaluate: Evaluate | None = None
     """Evaluations by position; null for none."""
-    speed: SpeedSection | None = None
+    speed: Speed | None = None
     """Measurements of time and memory of updates, decoding and single layers; null for none."""
     tasks: dict[Name, Task] = field(default_factory=dict)
     """Small grids on other data, such as associative recall, by name; see ``docs/tasks.md``."""
