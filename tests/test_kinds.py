@@ -8,10 +8,10 @@ from test_sweep import SPEED, planned
 
 from lmscaling.config import grid, sweeps
 from lmscaling.config.study import schema
-from lmscaling.config.types import dump
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
 from lmscaling.status import reset
+from lmscaling.types import dump
 
 __all__ = ["planned"]
 

@@ -17,12 +17,12 @@ from lmscaling.bench.memory import Memory
 from lmscaling.config import grid, sweeps
 from lmscaling.config.cell import Cell, Model
 from lmscaling.config.speed import Heads, Sweep
-from lmscaling.config.types import dump
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
 from lmscaling.model.gpt import GPT
 from lmscaling.records.timing import Point
 from lmscaling.store import build as store
+from lmscaling.types import dump
 
 CPU = torch.device("cpu")
 

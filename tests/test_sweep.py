@@ -22,11 +22,11 @@ from lmscaling.bench.checks import timed
 from lmscaling.bench.clock import Timing
 from lmscaling.bench.isolation import isolated
 from lmscaling.config import grid, study_file, sweeps
-from lmscaling.config.types import dump
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
 from lmscaling.model.gpt import GPT
 from lmscaling.records.timing import MEASUREMENT_STATUSES, Measurement
+from lmscaling.types import dump
 
 SPEED = {
     "timeout_seconds": 20, "repeats": 3, "target_seconds": 0.01,

@@ -15,13 +15,13 @@ from typing import Any
 from lmscaling import registry
 from lmscaling.bench.isolation import Ended, Refused, isolated
 from lmscaling.config.speed import PEERS, Sweep
-from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_json, write_text
 from lmscaling.records.checks import findings
 from lmscaling.records.timing import Measurement, Outcome, Point
 from lmscaling.runtime import environment, gpus, lock
+from lmscaling.types import dump
 
 SETUP_SECONDS = 120.0
 """For the first process to find its device, which may have to wake up."""

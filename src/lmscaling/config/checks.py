@@ -4,12 +4,11 @@ import math
 from collections.abc import Iterable
 
 from lmscaling import registry
-from lmscaling.config import attention_row
 from lmscaling.config.axes import AXES, Where
 from lmscaling.config.cell import Cell
 from lmscaling.config.places import StudyError
-from lmscaling.config.sequences import Sequences
 from lmscaling.config.study import Study
+from lmscaling.data.sequences import Sequences
 from lmscaling.errors import choose
 
 NODE_GPUS = 8
@@ -24,7 +23,6 @@ RESERVED = {"published", "measured", "readme.md"}
 
 def check_rows(study: Study) -> None:
     """Check that every name has its row or its file."""
-    attention_row.check(study.axes.attention)
     rates, known = study.axes.lr_scale, study.axes.values("attention")
     for name in rates if isinstance(rates, dict) else ():
         if name not in known:

@@ -15,7 +15,9 @@ from pydantic.dataclasses import dataclass
 from lmscaling import registry
 from lmscaling.config.attention_row import Layer
 from lmscaling.config.cell import Cell
-from lmscaling.config.types import (
+from lmscaling.errors import choose
+from lmscaling.records.timing import UNMASKED, Point
+from lmscaling.types import (
     STRICT,
     Bytes,
     Context,
@@ -29,8 +31,6 @@ from lmscaling.config.types import (
     digest,
     dump,
 )
-from lmscaling.errors import choose
-from lmscaling.records.timing import UNMASKED, Point
 
 PEERS = {"fla_chunk": "flash-linear-attention"}
 """Linear attention of other libraries by name, as ``peer/<name>``, and their packages."""
