@@ -18,9 +18,9 @@ import torch
 
 from lmscaling.config import grid, study_file
 from lmscaling.config.cell import Cell
-from lmscaling.config.datasets import Corpus
 from lmscaling.config.validation import checked
 from lmscaling.data import shards
+from lmscaling.data.rows import Corpus
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.model import optimizer

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 
 from lmscaling.config import grid, study_file
-from lmscaling.config.datasets import Corpus
 from lmscaling.config.validation import checked
 from lmscaling.data import shards
 from lmscaling.data.order import Order
+from lmscaling.data.rows import Corpus
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.train.data import Updates

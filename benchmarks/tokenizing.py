@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from lmscaling.config.datasets import Tokenizer
 from lmscaling.data import documents, shards, vocabulary
+from lmscaling.data.rows import Tokenizer
 from lmscaling.data.tokenize import BATCH, encode, joined
 
 SOURCE_BYTES = 80_000_000

@@ -21,11 +21,11 @@ from hypothesis import settings
 
 from lmscaling.config import grid
 from lmscaling.config.cell import Cell
-from lmscaling.config.datasets import Dataset
-from lmscaling.config.types import Split
 from lmscaling.data import shards, vocabulary
+from lmscaling.data.dataset import Dataset
 from lmscaling.plan import estimate
 from lmscaling.runtime.environment import processor
+from lmscaling.types import Split
 
 # Tests run side by side; threads of several processes on the same cores wait for each other. The
 # variable is read when torch is loaded: in every process that a test starts, but here too late.

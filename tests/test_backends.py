@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from test_data import corpus, read
 from tiktoken_ext import openai_public
 
-from lmscaling.config.datasets import Tokenizer
 from lmscaling.data import vocabulary
+from lmscaling.data.rows import Tokenizer
 from lmscaling.data.tokenize import encode, joined, tokenize
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of

@@ -18,8 +18,8 @@ from lmscaling.config import grid, study_file
 from lmscaling.config.budget import SECONDS, Budget, BudgetAmount, parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.study import Study
-from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
+from lmscaling.types import dump
 
 IN_A_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -14,8 +14,8 @@ from conftest import ROOT, refused, sentence
 from hub import COMMIT, serving
 from test_data import corpus, lines, read
 
-from lmscaling.config import file_names, grid
-from lmscaling.data import shards
+from lmscaling.config import grid
+from lmscaling.data import file_names, shards
 from lmscaling.data.documents import of_records
 from lmscaling.data.kinds.hub import Hub
 from lmscaling.data.tokenize import tokenize, tokenize_all

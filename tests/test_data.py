@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmscaling.config import grid
-from lmscaling.config.datasets import Corpus, Tokenizer
 from lmscaling.config.validation import checked
 from lmscaling.data import document_positions, shards
 from lmscaling.data.documents import read_shard
+from lmscaling.data.rows import Corpus, Tokenizer
 from lmscaling.data.tokenize import tokenize
 from lmscaling.data.vocabulary import END_OF_TEXT, encoding
 from lmscaling.errors import UserError
@@ -120,8 +120,8 @@ def test_documents_are_shuffled_within_a_file_and_held_out_of_every_file(tmp_pat
 KIND = """
 from typing import Literal
 from pydantic.dataclasses import dataclass
-from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT
+from lmscaling.data.dataset import Dataset, Documents
+from lmscaling.types import STRICT
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Words(Dataset):

@@ -12,18 +12,17 @@ from speed_points import write
 from torch import nn
 
 from lmscaling import attention, kernels, registry
-from lmscaling.bench import clock, layer, memory, sweep, training_step
-from lmscaling.bench.kinds import time_decode
+from lmscaling.bench import clock, decode, layer, memory, sweep, training_step
 from lmscaling.bench.memory import Memory
 from lmscaling.config import grid, sweeps
 from lmscaling.config.cell import Cell, Model
 from lmscaling.config.speed import Heads, Sweep
-from lmscaling.config.types import dump
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
 from lmscaling.model.gpt import GPT
 from lmscaling.records.timing import Point
 from lmscaling.store import build as store
+from lmscaling.types import dump
 
 CPU = torch.device("cpu")
 
@@ -83,7 +82,7 @@ def test_a_measured_step_is_a_step_of_training(tiny, monkeypatch):
 
 @pytest.mark.parametrize(("measure", "what", "named"), [
     (training_step.measure, point("linear", "chunkd"), ["'chunkd'", "'chunked'"]),
-    (time_decode.measure, point("linear", "chunkd"), ["'chunkd'", "'chunked'"]),
+    (decode.measure, point("linear", "chunkd"), ["'chunkd'", "'chunked'"]),
 ])  # fmt: skip
 def test_a_point_that_cannot_be_is_refused(tiny, measure, what, named):
     with refused(UserError, *named):
@@ -124,7 +123,7 @@ def test_a_token_is_sampled_behind_a_cache_that_a_forward_pass_has_filled(
     watched = lambda gpt, x, states: given.append(x) or prefill(gpt, x, states)  # noqa: E731
     monkeypatch.setattr(GPT, "prefill", watched)
     gpt = GPT(replace(tiny.cell, attention=name, position=position, context=25))
-    x_B, states = time_decode.filled(gpt, 3, 24)
+    x_B, states = decode.filled(gpt, 3, 24)
     (x_BT,) = given
     assert x_BT.shape == (3, 24)
     assert x_BT.unique().numel() > 10
@@ -132,7 +131,7 @@ def test_a_token_is_sampled_behind_a_cache_that_a_forward_pass_has_filled(
     logits_BV, _ = gpt.decode_step(x_B, states)
     whole = gpt(torch.cat((x_BT, x_B.unsqueeze(1)), 1))[:, -1]
     torch.testing.assert_close(logits_BV, whole, rtol=1e-3, atol=1e-4)
-    outcome = time_decode.measure(tiny, point(name, batch=2))
+    outcome = decode.measure(tiny, point(name, batch=2))
     assert (outcome.dtype, outcome.chunk, outcome.repeats) == ("float32", None, 3)
 
 

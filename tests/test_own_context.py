@@ -13,8 +13,8 @@ from test_store import ask, evaluated, evaluation, log
 
 from lmscaling import figures
 from lmscaling.config import study_file
-from lmscaling.config.datasets import Tokenizer
 from lmscaling.data import document_positions, documents
+from lmscaling.data.rows import Tokenizer
 from lmscaling.data.vocabulary import encoding
 from lmscaling.figures.shared import own_context, style
 from lmscaling.store import build as store

@@ -13,12 +13,12 @@ from conftest import ROOT, refused
 
 from lmscaling.config import devices, grid, study_file
 from lmscaling.config.calibration import Calibration
-from lmscaling.config.types import dump
 from lmscaling.errors import UserError
 from lmscaling.model import slow_run
 from lmscaling.plan import calibrations, estimate, study_plan, totals
 from lmscaling.plan.throughput.coefficients import shipped
 from lmscaling.plan.throughput.model import NAMES, SPREAD, Timing, pooled, vector
+from lmscaling.types import dump
 
 NAME = "NVIDIA H100"
 H100 = devices.DEVICES[NAME]

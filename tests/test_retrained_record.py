@@ -12,10 +12,9 @@ from conftest import ROOT, script
 from test_train import trained
 
 from lmscaling.config.cell import Cell
-from lmscaling.config.datasets import Corpus, Tokenizer
-from lmscaling.config.sequences import of_cell
 from lmscaling.config.validation import checked
 from lmscaling.data import shards
+from lmscaling.data.rows import Corpus, Tokenizer, of_cell
 from lmscaling.data.tokenize import tokenize
 from lmscaling.runtime import environment
 

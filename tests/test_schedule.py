@@ -12,9 +12,9 @@ from lmscaling.config import grid
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import CONSTANT, KINDS, Cosine, WarmUp
 from lmscaling.config.study import schema
-from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.store import build as store
+from lmscaling.types import dump
 
 __all__ = ["run"]
 

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from lmscaling.config.datasets import Corpus, DatasetRow, Tokenizer
-from lmscaling.config.sequences import of_cell
 from lmscaling.data.documents import read_shard
 from lmscaling.data.marks import Marks
+from lmscaling.data.rows import Corpus, DatasetRow, Tokenizer, of_cell
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 

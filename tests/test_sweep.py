@@ -16,16 +16,17 @@ import torch
 from conftest import refused
 
 from lmscaling import kernels
+from lmscaling.bench import decode, training_step
 from lmscaling.bench import sweep as runner
 from lmscaling.bench.checks import timed
 from lmscaling.bench.clock import Timing
 from lmscaling.bench.isolation import isolated
 from lmscaling.config import grid, study_file, sweeps
-from lmscaling.config.types import dump
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
 from lmscaling.model.gpt import GPT
 from lmscaling.records.timing import MEASUREMENT_STATUSES, Measurement
+from lmscaling.types import dump
 
 SPEED = {
     "timeout_seconds": 20, "repeats": 3, "target_seconds": 0.01,
@@ -63,7 +64,9 @@ def run(tmp_path, planned, monkeypatch):
                 file.write(f"{point.name}\n")
             return call(point)
 
-        monkeypatch.setattr(runner.MODULES[kind], "measure", measure)
+        monkeypatch.setattr(
+            {"time_step": training_step, "time_decode": decode}[kind], "measure", measure
+        )
         sweep = planned[kind]
         write_json(tmp_path / f"{kind}.json", dump(sweep))
         runner.measure(tmp_path / f"{kind}.json", kind, tmp_path / kind, checks)

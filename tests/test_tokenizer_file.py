@@ -23,13 +23,13 @@ from tokenizers import (
     processors,
 )
 
-from lmscaling.config.datasets import Tokenizer as Row
-from lmscaling.config.types import Split
 from lmscaling.config.validation import checked
 from lmscaling.data import shards, tokenizer_file, vocabulary
+from lmscaling.data.rows import Tokenizer as Row
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
+from lmscaling.types import Split
 
 
 @cache

@@ -163,21 +163,18 @@ def test_what_kernels_depend_on_has_a_check_of_its_own(study):
     assert sorted(kinds) == ["linear-d8", "softmax-d8"]
 
 
-def test_a_figure_depends_on_its_module_and_on_what_it_imports():
-    def importers(helper):
-        path = registry.PACKAGE / helper
+def test_a_figure_depends_on_its_module_and_on_what_all_share():
+    def redrawn(file):
+        path = registry.PACKAGE / file
         return {name for name in registry.figures() if path in registry.figure_sources(name)}
 
     everything = set(registry.figures())
     for name in everything:
-        assert importers(f"figures/{name}.py") >= {name}
-    assert importers("figures/surface.py") == {"surface"}
-    for file in ("__init__.py", "shared/own_context.py"):  # which __init__.py imports
-        assert importers(f"figures/{file}") == everything
-    assert {"time_law"} <= importers("fits/power_law.py") < everything
-    assert {"surface"} <= importers("fits/newton.py") < everything
-    curves = {name for name in everything if "learning_curves" in name}
-    assert importers("figures/shared/curves.py") == curves
+        assert redrawn(f"figures/{name}.py") == {name}
+    shared = ("figures/__init__.py", "figures/shared/curves.py", "fits/power_law.py")
+    for file in (*shared, "formatting.py", "store/spikes.py"):
+        assert redrawn(file) == everything
+    assert redrawn("report/table.py") == set()
 
 
 HUB = {

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lmscaling import source_code
 from lmscaling.errors import UserError
@@ -24,16 +24,10 @@ a checkout, or the copy of these files in an installed package."""
 COMMIT = "git_commit"
 """File in ``PROJECT`` of an installed package that names the commit of its sources."""
 
-DRAWING = ("figures", "fits", "formatting", "store.spikes")
-"""Packages and modules that decide what a figure shows, given the store."""
-
 FORMS = "forms"
 """Stem of a file in a folder of ``kernels/`` of which each function is an implementation."""
 FUNCTION = re.compile(r"^def ([a-z]\w*)", re.MULTILINE)
 """A function of a module that is not private."""
-
-IMPORT = re.compile(r"^ *((?:import|from) +lmscaling\b(?:[^(\n]*\([^)]*\)|.*))$", re.MULTILINE)
-"""A statement that imports from this package, at any indent."""
 
 
 def sources(folder: str) -> dict[str, Path]:
@@ -121,15 +115,13 @@ def timed_as(attention: str) -> str:
 
 
 def _constant(attention: str, constant: str) -> str:
-    for node in _lineage(attention):
-        for statement in node.body:
-            match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(str(value))):
-                    if name == constant:
-                        return value
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(str(value))):
-                    if name == constant:
-                        return value
+    for statement in (each for node in _lineage(attention) for each in node.body):
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(str(value)))
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(str(value)))
+            ) if name == constant:
+                return value
     return ""
 
 
@@ -189,40 +181,21 @@ def _literal(node: ast.expr | None) -> Any:
 
 def _lineage(attention: str) -> list[ast.ClassDef]:
     """``Attention`` in a variant's file and the classes in ``attention/`` that it extends."""
-    classes, name, stem = [], "Attention", attention
-    while stem and (path := attention_file(stem)).is_file():
-        tree = source_code.syntax(path)
-        found = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}.get(name)
-        if found is None or len(classes) > 9:
+    classes: list[ast.ClassDef] = []
+    package, stem, name = f"{PACKAGE.name}.attention", attention, "Attention"
+    while (path := attention_file(stem)).is_file() and len(classes) < 10:
+        body = source_code.syntax(path).body
+        own = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+        if name not in own:
             break
-        classes.append(found)
-        stem, name = _base(tree, found, stem)
+        classes.append(own[name])
+        name = ast.unparse(own[name].bases[0]) if own[name].bases else ""
+        if name not in own:
+            first, dot, rest = name.partition(".")
+            bound = source_code.bound_names(body, package)
+            module, _, name = f"{bound.get(first, '')}{dot}{rest}".rpartition(".")
+            stem = module.removeprefix(f"{package}.")
     return classes
-
-
-def _base(tree: ast.Module, node: ast.ClassDef, stem: str) -> tuple[str, str]:
-    """File and name of the first class that a class extends; no file if it is not one of ours."""
-    if not node.bases:
-        return "", ""
-    base, own = ast.unparse(node.bases[0]), __package__
-    local = {each.name for each in tree.body if isinstance(each, ast.ClassDef)}
-    if base in local:
-        return stem, base
-    for statement in tree.body:
-        if isinstance(statement, ast.ImportFrom):
-            module = statement.module or ""
-            for alias in statement.names:
-                bound = alias.asname or alias.name
-                if module == f"{own}.attention" and base.partition(".")[0] == bound:
-                    return alias.name, base.partition(".")[2]
-                if module.startswith(f"{own}.attention.") and base == bound:
-                    return module.rpartition(".")[2], alias.name
-    return "", ""
-
-
-def kinds() -> list[str]:
-    """Names of the kinds of measurements, which are the sections under ``speed:``."""
-    return list(sources("bench/kinds"))
 
 
 def figures() -> dict[str, Path]:
@@ -231,25 +204,19 @@ def figures() -> dict[str, Path]:
 
 
 def figure_sources(name: str) -> list[Path]:
-    """The module of a figure and the modules of ``DRAWING`` that it imports, also indirectly.
-
-    The workflow makes them inputs of the figure, so that an edit of one draws the figure again.
-    """
-    reached: set[Path] = set()
-    pending = {PACKAGE / "figures" / f"{name}.py"}
-    while pending:
-        path = pending.pop()
-        reached.add(path)
-        pending |= _imported_files(path) - reached
-    return sorted(reached)
+    """The module of a figure, and all that figures share: an edit of one draws the figure again."""
+    shared = {PACKAGE / "formatting.py", PACKAGE / "store" / "spikes.py"}
+    for folder in ("figures", "fits"):
+        shared |= set((PACKAGE / folder).rglob("*.py"))
+    own = figures()
+    return sorted((shared - set(own.values())) | {own[name]})
 
 
 def attention_sources(names: Iterable[str]) -> list[Path]:
     """The files that compute some attention variants, sorted.
 
     These are the variants' own files, the variants and the kernels that they import, also
-    indirectly, and the kernels that they load by name. A name that a package only passes on leads
-    to the module that defines it, so that one edited kernel does not count for all variants.
+    indirectly, and the kernels that they load by name.
 
     Raises:
         UserError: One of the files is not valid Python.
@@ -274,55 +241,27 @@ def store_sources() -> list[Path]:
     return sorted(p for folder in folders for p in folder.iterdir() if p.suffix in suffixes)
 
 
-@cache
-def _imported_files(path: Path) -> frozenset[Path]:
-    """Files of ``DRAWING`` that run when a source file is imported."""
-    files = set()
-    for statement in IMPORT.findall(path.read_text()):
-        # Parsing the statements alone takes a tenth of the time of parsing the file.
-        for name in source_code.imported_names(ast.parse(statement.strip()).body[0]):
-            if any(f"{name}.".startswith(f"lmscaling.{part}.") for part in DRAWING):
-                files |= _files_of(name.split(".")[1:])
-    return frozenset(files)
-
-
 def _computing(path: Path) -> set[Path]:
-    """Files of ``attention/`` and ``kernels/`` that a source file uses.
-
-    Of a package it is what its modules ask for by name, not what ``__init__.py`` imports.
-    """
+    """Files of ``attention/`` and ``kernels/`` that a source file uses; none of an ``__init__.py``,
+    of which only what is asked for by name counts."""
     if path.name == "__init__.py":
         return set()
-    uses = _uses(path, source_code.text_of(path))
-    is_attention = name_of(path).startswith("attention/")
-    folders = uses.folders | ({path.stem} if is_attention else set())
-    files = {file for name in uses.names for file in _computing_files(name)}
+    names, folders = _uses(path, source_code.text_of(path))
+    if name_of(path).startswith("attention/"):
+        folders = folders | {path.stem}
+    files = {file for name in names if (file := _file_of(name))}
     return files | {file for kind in folders for file in (PACKAGE / "kernels" / kind).glob("*.py")}
 
 
-class _Uses(NamedTuple):
-    """What the text of a source file names of this package."""
-
-    bound: dict[str, str]
-    """Names that its imports define, with the dotted name of each."""
-    names: set[str]
-    """Dotted names that it uses."""
-    folders: set[str]
-    """Folders of ``kernels/`` whose files it loads by a name that only the program knows."""
-
-
 @cache
-def _uses(path: Path, text: str) -> _Uses:
+def _uses(path: Path, text: str) -> tuple[set[str], set[str]]:
+    """Dotted names that a source file imports, and the folders of ``kernels/`` whose files it loads
+    by a name that only the program knows."""
     nodes = list(ast.walk(source_code.parsed(path, text)))
     package = ".".join([PACKAGE.name, *Path(name_of(path)).parent.parts])
-    bound = {
-        k: name for node in nodes for k, name in source_code.bound_names(node, package).items()
-    }
-    names, folders = set(bound.values()), set()
+    folders = set()
     for node in nodes:
         match node:
-            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in bound:
-                names.add(f"{bound[name]}.{attribute}")
             case ast.Call(func=called, args=[ast.Constant(value=str(kind)), *_]):
                 if ast.unparse(called).endswith("load"):
                     folders.add(kind)
@@ -331,31 +270,17 @@ def _uses(path: Path, text: str) -> _Uses:
                 | ast.AnnAssign(target=ast.Name(id="FAMILY"), value=ast.Constant(value=str(kind)))
             ):
                 folders.add(kind)
-    return _Uses(bound, names, folders)
+    return set(source_code.bound_names(nodes, package).values()), folders
 
 
-def _computing_files(name: str) -> set[Path]:
+def _file_of(name: str) -> Path | None:
     """The file of ``attention/`` or ``kernels/`` that defines a dotted name of this package."""
-    root, *parts = name.split(".")
-    if root != PACKAGE.name or len(parts) < 2 or parts[0] not in ("attention", "kernels"):
-        return set()
-    for depth in range(len(parts), 0, -1):
-        module = PACKAGE.joinpath(*parts[:depth])
-        file = attention_file(parts[1]) if parts[0] == "attention" and depth == 2 else None
-        if (file := file or module.with_suffix(".py")).is_file():
-            return {file}
-        if (init := module / "__init__.py").is_file():
-            if depth == len(parts):
-                return set()  # a package, of which only what is used counts
-            passed_on = _uses(init, source_code.text_of(init)).bound
-            if defined := passed_on.get(parts[depth]):
-                return _computing_files(defined)
-            return {init} if parts[0] == "kernels" else set()
-    return set()
-
-
-def _files_of(parts: list[str]) -> set[Path]:
-    """The file of a module and the ``__init__.py`` of the packages that enclose it."""
-    stems = [PACKAGE.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1)]
-    paths = [path for s in stems for path in (s / "__init__.py", s.with_suffix(".py"))]
-    return {path for path in paths if path.is_file()}
+    match name.split("."):
+        case [PACKAGE.name, "attention", stem, *_]:
+            paths = [attention_file(stem)]
+        case [PACKAGE.name, "kernels", *parts]:
+            modules = [PACKAGE.joinpath("kernels", *parts[:n]) for n in range(len(parts), -1, -1)]
+            paths = [path for m in modules for path in (m.with_suffix(".py"), m / "__init__.py")]
+        case _:
+            paths = []
+    return next((path for path in paths if path.is_file()), None)

@@ -1,6 +1,7 @@
 """Source files of this package as text and as syntax trees, for what must not run them."""
 
 import ast
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -49,18 +50,15 @@ def _where(path: Path) -> str:
     return "/".join(path.parts[-2:])
 
 
-def imported_names(statement: ast.stmt) -> list[str]:
-    """Dotted names that an import statement mentions: of modules, or of objects in them."""
-    return list(bound_names(statement).values())
-
-
-def bound_names(statement: ast.AST, package: str = "") -> dict[str, str]:
-    """What an import statement of a module of a package defines, with the dotted name of each."""
-    match statement:
-        case ast.Import(names=aliases):
-            return {alias.asname or alias.name: alias.name for alias in aliases}
-        case ast.ImportFrom(module=module, names=aliases, level=level):
-            parents = package.split(".")[: 1 - level or None] if level else []
-            base = ".".join([*parents, *filter(None, [module])])
-            return {alias.asname or alias.name: f"{base}.{alias.name}" for alias in aliases}
-    return {}
+def bound_names(nodes: Iterable[ast.AST], package: str) -> dict[str, str]:
+    """What the imports in a module of a package define, with the dotted name of each."""
+    found = {}
+    for node in nodes:
+        match node:
+            case ast.Import(names=aliases):
+                found |= {alias.asname or alias.name: alias.name for alias in aliases}
+            case ast.ImportFrom(module=module, names=aliases, level=level):
+                parents = package.split(".")[: 1 - level or None] if level else []
+                base = ".".join([*parents, *filter(None, [module])])
+                found |= {alias.asname or alias.name: f"{base}.{alias.name}" for alias in aliases}
+    return found

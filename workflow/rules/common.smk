@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lmscaling import registry
 from lmscaling.config import grid, new_study, study_file
-from lmscaling.config.types import digest
+from lmscaling.types import digest
 from lmscaling.errors import UserError
 from lmscaling.files import update_text
 from lmscaling.runtime import gpus, planned

@@ -14,15 +14,14 @@ from typing import Any
 
 from lmscaling import registry
 from lmscaling.bench.isolation import Ended, Refused, isolated
-from lmscaling.config.kinds import MODULES
 from lmscaling.config.speed import PEERS, Sweep
-from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_json, write_text
 from lmscaling.records.checks import findings
 from lmscaling.records.timing import Measurement, Outcome, Point
 from lmscaling.runtime import environment, gpus, lock
+from lmscaling.types import dump
 
 SETUP_SECONDS = 120.0
 """For the first process to find its device, which may have to wake up."""
@@ -132,7 +131,15 @@ def batch_of_series(sweep: Sweep, point: Point) -> int:
 
 def outcome(sweep: Sweep, point: Point) -> dict[str, Any]:
     """What this process measures of a point, as JSON values."""
-    return asdict(MODULES[sweep.kind].measure(sweep, point))
+    from lmscaling.bench import ceiling, decode, layer, training_step  # these load torch
+
+    module = {
+        "time_ceiling": ceiling,
+        "time_decode": decode,
+        "time_layer": layer,
+        "time_step": training_step,
+    }[sweep.kind]
+    return asdict(module.measure(sweep, point))
 
 
 def record_of(

@@ -18,9 +18,9 @@ from lmscaling.plan.text_needs import Chunk, missing
 )
 def vocabulary(args: Namespace) -> str:
     """Download the vocabulary of an encoding, for jobs that have no network, or copy a file."""
-    from lmscaling.config.datasets import Tokenizer
     from lmscaling.config.validation import checked
     from lmscaling.data import tokenizer_file, vocabulary
+    from lmscaling.data.rows import Tokenizer
 
     if not args.file:
         vocabulary.fetch(args.out)
@@ -39,8 +39,8 @@ def vocabulary(args: Namespace) -> str:
 )
 def tokenize(args: Namespace) -> str:
     """Tokenize the missing shards of a chunk of a corpus; standard input has the corpus as JSON."""
-    from lmscaling.config.datasets import Corpus
     from lmscaling.config.validation import checked
+    from lmscaling.data.rows import Corpus
     from lmscaling.data.tokenize import borrowed, tokenize_all
 
     corpus = checked(Corpus, parse_json(sys.stdin.read(), "corpus"), "corpus")

@@ -19,9 +19,8 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling import registry
 from lmscaling.config import validation
-from lmscaling.config.places import StudyError
-from lmscaling.config.types import STRICT, Name
 from lmscaling.errors import choose, shown
+from lmscaling.types import STRICT, Name
 
 FORMS = "a file stem in attention/, {<variant>: {<option>: <value>}} or {pattern: [<variant>, ...]}"
 LARGEST = 1e9
@@ -47,7 +46,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AttentionRow:
-    """One value of the axis."""
+    """One value of the axis: every variant has a file, and every option is one of its class."""
 
     layers: tuple[Layer, ...]
     """Attentions of the first layers; the following layers repeat them in this order."""
@@ -81,20 +80,30 @@ def _read(value: Any) -> Any:
 
 
 def _layer(value: Any) -> dict[str, Any]:
-    if isinstance(value, str):
-        return {"attention": value}
-    if not isinstance(value, dict) or len(value) != 1:
+    if not isinstance(value, str) and not (isinstance(value, dict) and len(value) == 1):
         raise ValueError(f"{value!r} is no attention; allowed: {FORMS}")
-    ((name, options),) = value.items()
+    ((name, options),) = {value: None}.items() if isinstance(value, str) else value.items()
+    if name not in (known := registry.attentions()):
+        raise ValueError(f"{name!r} has no file in attention/; {choose(name, known)}")
     if not isinstance(options, dict | None):
         raise ValueError(f"{name} has options {options!r}; allowed: {{<option>: <value>}}")
+    allowed = registry.options(name)
     for key, found in (options or {}).items():
+        if key not in allowed and not registry.takes_any_option(name):
+            raise ValueError(f"{name} has no option {key!r}; {choose(key, allowed)}")
         is_large = isinstance(found, int | float) and found > LARGEST
         fits = isinstance(found, OPTION) and re.fullmatch(r"[A-Za-z0-9_.]+", str(found))
         if is_large or not fits:
             raise ValueError(
                 f"option {key} of {name} is {shown(found)}; allowed: a number without a sign, up "
                 f"to {LARGEST:g}, or a word"
+            )
+        default = allowed.get(key)  # None where the file writes no literal
+        kinds = (int, float) if isinstance(default, float) else type(default)
+        is_like = isinstance(found, kinds) and isinstance(found, bool) == isinstance(default, bool)
+        if default is not None and not is_like:
+            raise ValueError(
+                f"{name} has {key}: {found!r}; allowed: a value like the default, {default!r}"
             )
     return {"attention": name, "options": options or {}}
 
@@ -114,48 +123,3 @@ def layers(value: Any) -> tuple[Layer, ...]:
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class _One:
     row: Row
-
-
-def check(rows: list[AttentionRow]) -> None:
-    """Check that every variant has a file and every option is one of its class.
-
-    Raises:
-        StudyError: They do not, or two rows have the same label.
-    """
-    known = registry.attentions()
-    for i, row in enumerate(rows):
-        for layer in row.layers:
-            name = layer.attention
-            if name not in known:
-                raise StudyError(
-                    f"axes.attention {name!r} has no file in attention/; {choose(name, known)}",
-                    *("axes", "attention", i),
-                )
-            allowed = registry.options(name)
-            for option in layer.options:
-                if option not in allowed and not registry.takes_any_option(name):
-                    raise StudyError(
-                        f"axes.attention {name} has no option {option!r}; "
-                        f"{choose(option, allowed)}",
-                        *("axes", "attention", i, name),
-                    )
-                _check_type(i, layer, option, allowed.get(option))
-    labels = [row.label for row in rows]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise StudyError(
-                f"axes.attention has two rows that would be called {label}; rename the file of one",
-                *("axes", "attention", len(labels) - labels[::-1].index(label) - 1),
-            )
-
-
-def _check_type(i: int, layer: Layer, option: str, default: Any) -> None:
-    """Check that a value has the type of the default, where the file writes that as a literal."""
-    found, kind = layer.options[option], type(default)
-    fits = isinstance(found, kind) and (kind is bool or not isinstance(found, bool))
-    if default is not None and not fits and not (kind is float and type(found) is int):
-        raise StudyError(
-            f"axes.attention {layer.attention} has {option}: {found!r}; allowed: "
-            f"a value like the default, {default!r}",
-            *("axes", "attention", i, layer.attention, option),
-        )

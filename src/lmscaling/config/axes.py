@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.attention_row import Layer, Row
-from lmscaling.config.types import (
+from lmscaling.types import (
     STRICT,
     Context,
     Distinct,

@@ -8,7 +8,7 @@ from dataclasses import field
 
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config.types import STRICT, Positive
+from lmscaling.types import STRICT, Positive
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from lmscaling.config.attention_row import Layer
 from lmscaling.config.budget import Budget
 from lmscaling.config.schedule import CONSTANT, AnySchedule, WarmUp
-from lmscaling.config.types import (
+from lmscaling.types import (
     STRICT,
     Context,
     Documents,

@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from lmscaling import registry
-from lmscaling.config import attention_row
 from lmscaling.config.axes import AXES, Where
 from lmscaling.config.cell import Cell
 from lmscaling.config.places import StudyError
-from lmscaling.config.sequences import Sequences
 from lmscaling.config.study import Study
+from lmscaling.data.sequences import Sequences
 from lmscaling.errors import choose
 
 NODE_GPUS = 8
@@ -25,7 +23,6 @@ RESERVED = {"published", "measured", "readme.md"}
 
 def check_rows(study: Study) -> None:
     """Check that every name has its row or its file."""
-    attention_row.check(study.axes.attention)
     rates, known = study.axes.lr_scale, study.axes.values("attention")
     for name in rates if isinstance(rates, dict) else ():
         if name not in known:
@@ -113,15 +110,12 @@ def check_axes(study: Study) -> None:
 
 
 def _speed_uses(study: Study) -> list[tuple[str, list[str], Iterable[str], str]]:
-    sections: dict[str, Any] = {k: getattr(study.speed, k, None) for k in registry.kinds()}
-    places = {f"speed.{kind}": section for kind, section in sections.items()}
-    for kind, listed in sections.items():
-        if isinstance(listed, list):
-            places |= {f"speed.{kind}.{i}": section for i, section in enumerate(listed)}
+    speed = study.speed
+    used = {"speed.time_decode": speed.time_decode} if speed and speed.time_decode else {}
+    used |= {f"speed.time_step.{i}": x for i, x in enumerate((speed and speed.time_step) or ())}
     return [
         (f"{place}.sizes", section.sizes, study.sizes, "row under sizes")
-        for place, section in places.items()
-        if hasattr(section, "sizes")
+        for place, section in used.items()
     ]
 
 

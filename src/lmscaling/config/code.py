@@ -25,18 +25,13 @@ DIGITS = 12
 """Hexadecimal digits of a fingerprint."""
 
 
-def attentions(cell: Cell) -> tuple[str, ...]:
-    """Names of the attention variants that a cell computes with."""
-    return tuple(cell.variants)
-
-
 def attention_files(cell: Cell) -> list[Path]:
     """The source files of a cell's attention and of its kernels; none if it has no file any more.
 
     Raises:
         UserError: One of them is not valid Python.
     """
-    return registry.attention_sources(attentions(cell))
+    return registry.attention_sources(cell.variants)
 
 
 @cache
@@ -64,7 +59,7 @@ def packages(paths: Iterable[Path], gpus: int) -> dict[str, str]:
 
 def present(cell: Cell) -> str:
     """The fingerprint of the present source of a cell's attention; empty if it has no file."""
-    return _fingerprint(attentions(cell), cell.gpus)
+    return _fingerprint(tuple(cell.variants), cell.gpus)
 
 
 def is_stale(cell: Cell, record: Mapping[str, Any]) -> bool:
@@ -109,8 +104,10 @@ def _stripped(path: Path, source: str) -> str:
     It is the text that is hashed and not a syntax tree, whose form depends on Python's version.
     """
     texts = source.split("\n")
-    for row, column in _comments(source):
-        texts[row - 1] = texts[row - 1][:column]
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            texts[row - 1] = texts[row - 1][:column]
     lines = [text.encode() for text in texts]  # a syntax tree counts bytes
     for node in ast.walk(source_code.parsed(path, source)):
         match node:
@@ -120,12 +117,6 @@ def _stripped(path: Path, source: str) -> str:
                 lines[first - 1 : last] = [b"".join(kept), *[b""] * (last - first)]
     kept_lines = (line.rstrip() for line in lines)
     return b"\n".join(line for line in kept_lines if line).decode()
-
-
-def _comments(text: str) -> list[tuple[int, int]]:
-    """Line, from 1, and column of each comment."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return [token.start for token in tokens if token.type == tokenize.COMMENT]
 
 
 def keep(paths: Iterable[Path], folder: Path, versions: Mapping[str, str] | None = None) -> str:

@@ -1,12 +1,7 @@
 """Peak arithmetic and memory of devices, and the definition of MFU, of which the peak is a part.
 
 Model FLOPs utilization (MFU) is the training FLOPs of the tokens per second, as ``GPT`` counts
-them, over the peak. The FLOPs are those of the forward pass times three; recomputed ones do not
-count. Matrix products count with the head and its padding, and of attention's pairs of tokens only
-the causal half does. nanoGPT and PaLM (arXiv:2204.02311, appendix B) count all pairs, so their MFU
-of the same run is larger. The tokens per second and H100 of llm.c's GPT-2 at 1,024 tokens, 468,000
-of 124M, 188,000 of 355M and 46,800 of 1558M, are 37.8, 43.2 and 46.4 % here and 40.4, 46.1 and
-48.6 % with all pairs.
+them, over the peak; docs/numbers.md says what is counted.
 
 Source: NVIDIA's data sheets: bf16 tensor-core FLOP/s without sparsity (the number with sparsity is
 twice as large), nominal memory, and the largest power of the board, of a GH200 that of the module.

@@ -11,14 +11,20 @@ from lmscaling.config import checks
 from lmscaling.config.attention_row import Layer
 from lmscaling.config.axes import AXES
 from lmscaling.config.cell import Cell, Data, Model
-from lmscaling.config.datasets import Corpus
 from lmscaling.config.places import UNKNOWN, StudyError, located
 from lmscaling.config.study import Study
-from lmscaling.config.types import Split
 from lmscaling.config.validation import checked
+from lmscaling.data.rows import Corpus
+from lmscaling.types import Split, dump, less
 
 IMAGES = "images"
 """Kind of the datasets whose runs draw images."""
+
+AS_IN_STUDY = (
+    "gpus", "update_tokens", "epochs", "clock", "position", "documents", "optimizer", "schedule",
+    "budget", "validation",
+)  # fmt: skip
+"""Fields that a cell has from its study; exceptions can replace the first three."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,11 @@ class Grid:
         """Texts for training and evaluation with their tokenizer, by folder in ``tokens/``."""
         evaluate = self.study.evaluate
         names = [self.study.dataset, *(evaluate.datasets if evaluate else [])]
-        corpora = [(self.study, _corpus(self.study, name)) for name in names]
-        corpora += [(one, _corpus(one, one.dataset)) for one in self.variants.values()]
+        corpora = [_corpus(self.study, name) for name in names]
+        corpora += [_corpus(one, one.dataset) for one in self.variants.values()]
         found: dict[str, Corpus] = {}
-        for study, corpus in corpora:
-            found.setdefault(_data(study, corpus).folder, corpus)
+        for corpus in corpora:
+            found.setdefault(_data(corpus).folder, corpus)
         return found
 
     @property
@@ -71,12 +77,12 @@ class Grid:
     @property
     def tokens(self) -> str:
         """Folder in ``tokens/`` of the training text."""
-        return _data(self.study, _corpus(self.study, self.study.dataset)).folder
+        return _data(_corpus(self.study, self.study.dataset)).folder
 
     @property
     def vocabulary(self) -> str:
         """Name of the tokenizer's file in ``vocabulary/``; empty if it needs none."""
-        return _data(self.study, _corpus(self.study, self.study.dataset)).vocabulary_file
+        return _data(_corpus(self.study, self.study.dataset)).vocabulary_file
 
     def n_shards(self, folder: str, split: Split) -> int:
         """Number of shards of a split to tokenize; none of ``train`` for a text only evaluated."""
@@ -111,12 +117,7 @@ def expand(values: dict[str, Any]) -> Grid:
     """
     study = checked(Study, values, UNKNOWN)
     with located(values):
-        return _expand(study)
-
-
-def _expand(study: Study) -> Grid:
-    cells, branches, skipped = _cells(study)
-    return Grid(study, cells, branches, skipped, _of_tasks(study))
+        return Grid(study, *_cells(study), _of_tasks(study))
 
 
 def _of_tasks(study: Study) -> dict[str, Cell]:
@@ -182,14 +183,10 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
     """The cell at a point of the axes."""
     size = study.sizes[point["size"]]
     corpus = _corpus(study, study.dataset)
-    layers = study.axes.layers
-    own = layers.get(point["attention"], ())
-    protocols = {
-        "all",
-        *(layer.attention for layer in own or (Layer(attention=point["attention"]),)),
-    }
+    own = study.axes.layers.get(point["attention"], ())
+    named = {layer.attention for layer in own} or {point["attention"]}
     branches = study.branches
-    common = {name: getattr(study, name) for name in ("gpus", "update_tokens", "epochs")}
+    common = {name: getattr(study, name) for name in AS_IN_STUDY}
     for exempt in study.exceptions:
         if exempt.covers(point):
             common |= exempt.overrides
@@ -199,24 +196,10 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
         layers=own,
         match=_matched(study, point["attention"]),
         lr=size.rate(point["attention"]) * point["lr_scale"],
-        model=Model(
-            n_layer=size.n_layer,
-            n_head=size.n_head,
-            d_model=size.d_model,
-            vocab_size=corpus.encoding.n_vocab,
-            token_shift=size.token_shift,
-            init_std=size.init_std,
-        ),
-        clock=study.clock,
-        position=study.position,
-        documents=study.documents,
-        data=_data(study, corpus),
+        model=Model(vocab_size=corpus.encoding.n_vocab, **less(dump(size), "lr")),
+        data=_data(corpus),
         block_tokens=corpus.source.blocks(study.protocol.get("all", 1), point["context"]),
-        optimizer=study.optimizer,
-        schedule=study.schedule,
-        budget=study.budget,
-        validation=study.validation,
-        protocol={k: v for k, v in study.protocol.items() if k in protocols and v != 1},
+        protocol={k: v for k, v in study.protocol.items() if k in {"all", *named} and v != 1},
         keep=tuple(sorted(branches.shares)) if branches and branches.covers(point) else (),
     )
 
@@ -238,7 +221,7 @@ def _corpus(study: Study, dataset: str) -> Corpus:
     )
 
 
-def _data(study: Study, corpus: Corpus) -> Data:
+def _data(corpus: Corpus) -> Data:
     row = corpus.encoding
     return Data(
         dataset=corpus.dataset,

@@ -13,10 +13,10 @@ from typing import Any
 from lmscaling.config import sweeps
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
-from lmscaling.config.datasets import Corpus
 from lmscaling.config.grid import Grid, expand
 from lmscaling.config.places import StudyError, located
 from lmscaling.config.study import Study
+from lmscaling.data.rows import Corpus
 from lmscaling.errors import UserError
 
 LONGEST_STUDY = 64

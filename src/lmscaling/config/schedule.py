@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, get_args
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config.types import STRICT, Number, Share
+from lmscaling.types import STRICT, Number, Share
 
 BRANCH_AT = 0.8
 """A branch leaves its trunk at this share of its own end, as in warmup-stable-decay schedules with

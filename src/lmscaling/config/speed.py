@@ -1,4 +1,4 @@
-"""What the kinds of measurements in ``bench/kinds/`` share: a sweep, and the types of their keys.
+"""The section ``speed:`` of a study file, and a sweep: one job of the speed study.
 
 A sweep holds all implementations and contexts of one size or preset, so that one job on one device
 measures everything that is compared. An implementation is written ``attention/implementation``, as
@@ -6,9 +6,8 @@ in ``linear/chunked``: a file in ``attention/``, and in ``kernels/<attention>/``
 function of ``forms.py``. An attention alone uses the implementation of its own choice.
 """
 
-from collections.abc import Callable
 from dataclasses import field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
@@ -16,19 +15,22 @@ from pydantic.dataclasses import dataclass
 from lmscaling import registry
 from lmscaling.config.attention_row import Layer
 from lmscaling.config.cell import Cell
-from lmscaling.config.places import StudyError
-from lmscaling.config.types import (
+from lmscaling.errors import choose
+from lmscaling.records.timing import UNMASKED, Point
+from lmscaling.types import (
     STRICT,
+    Bytes,
+    Context,
+    Distinct,
     Name,
     Number,
     Positive,
     Seconds,
+    Vocabulary,
     Width,
     digest,
     dump,
 )
-from lmscaling.errors import choose
-from lmscaling.records.timing import Point
 
 PEERS = {"fla_chunk": "flash-linear-attention"}
 """Linear attention of other libraries by name, as ``peer/<name>``, and their packages."""
@@ -39,7 +41,7 @@ def _check_implementation(text: str) -> str:
     if attention == "peer" and implementation in PEERS:
         return text
     if "." in attention and not slash:
-        return text  # the label of a row of axes.attention, which ``Planner.sweep`` looks up
+        return text  # the label of a row of axes.attention, which ``sweeps.py`` looks up
     if attention not in registry.attentions():
         raise ValueError(
             f"{text!r} has no file in attention/; {choose(attention, registry.attentions())}"
@@ -87,7 +89,7 @@ class Sweep:
     """``sweep.json``: one job of the speed study, with all its points."""
 
     kind: Name
-    """File stem in ``bench/kinds/``."""
+    """Section of ``speed:``."""
     name: Name
     """Size, or preset."""
     gpus: Literal[0, 1]
@@ -139,6 +141,104 @@ class Sweep:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class TimeCeiling:
+    """What a device can do at best; views compare the times of layers with it."""
+
+    copy_bytes: Bytes
+    """Bytes that are copied: as many are read as are written."""
+    matmul_width: Width
+    """Rows and columns of both factors of a product."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TimeDecode:
+    """Sampling one token after so many others: a cache of keys and values, or a state."""
+
+    sizes: Distinct[Name]
+    """Rows under ``sizes:``."""
+    contexts: Distinct[Context]
+    """Tokens before the one that is sampled."""
+    attentions: Distinct[Implementation]
+    """Files in ``attention/``."""
+    batches: Distinct[Positive]
+    """Sequences that are sampled at once."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TimeLayer:
+    """One attention alone, without its projections."""
+
+    name: Name
+    n_head: Positive
+    d_head: Width
+    tokens: Context | None = None
+    """Tokens at once: sequences are as many as fit."""
+    batch: Positive | None = None
+    """Sequences at once; instead of ``tokens``."""
+    passes: Distinct[Literal["forward", "forward+backward", "unmasked forward"]]
+    """``unmasked forward`` is without the causal mask, of softmax and linear attention."""
+    contexts: Distinct[Context]
+    implementations: Distinct[Kernel]
+    """``peer/fla_chunk`` is the linear attention of flash-linear-attention, if installed."""
+    repeats: Positive
+    """Measurements of each point, at most."""
+    exactly: bool = False
+    """Whether each point is measured so often, even if that takes longer than
+    ``target_seconds``."""
+
+    def __post_init__(self) -> None:
+        if (self.tokens is None) == (self.batch is None):
+            raise ValueError(f"layer {self.name} needs either tokens or batch")
+        if self.tokens and self.tokens < max(self.contexts):
+            raise ValueError(
+                f"layer {self.name} has {self.tokens} tokens, fewer than its longest context "
+                f"{max(self.contexts)}"
+            )
+        families = {n: registry.family(n.partition("/")[0]) for n in self.implementations}
+        others = [n for n, family in families.items() if family not in ("linear", "softmax")]
+        if UNMASKED in self.passes and others:
+            raise ValueError(f"layer {self.name} has no {UNMASKED} of {others[0]}; leave it out")
+
+
+def _check_names(layers: list[TimeLayer]) -> list[TimeLayer]:
+    names = [layer.name for layer in layers]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"time_layer has two presets named {name!r}; rename one")
+    return layers
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TimeStep:
+    """A training step of a complete model: forward, backward, optimizer."""
+
+    sizes: Distinct[Name]
+    """Rows under ``sizes:``."""
+    contexts: Distinct[Context]
+    """Tokens of a sequence."""
+    tokens: Context | None = None
+    """Tokens of a step: sequences are as many as fit. One sequence if not given."""
+    implementations: Distinct[Implementation]
+    chunks: Distinct[Chunk] | None = None
+    """Tokens per chunk: implementations that take one are timed at each, and the fastest of each
+    context counts. On a GPU the fused kernels, ``chunked``, have chunks of their own."""
+    vocab_size: Vocabulary | None = None
+    """Tokens of the vocabulary; those of the study's tokenizer if not given."""
+
+    def __post_init__(self) -> None:
+        if self.chunks and not any(map(registry.takes_chunk, self.implementations)):
+            raise ValueError("no implementation here takes chunks; leave chunks out")
+
+
+def _check_sizes(sections: list[TimeStep]) -> list[TimeStep]:
+    sizes = [size for section in sections for size in section.sizes]
+    for size in sizes:
+        if sizes.count(size) > 1:
+            raise ValueError(f"size {size!r} is named twice; name it in one section")
+    return sections
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Speed:
     """The speed study: what is timed, on one device, with random weights and tokens."""
 
@@ -148,46 +248,11 @@ class Speed:
     """Measurements of each point, at most; at least three."""
     target_seconds: Seconds
     """Measurements of a point go on for about so long."""
-
-
-class Planner:
-    """What a kind's ``sweeps(section, planner)`` may use of the study around its section."""
-
-    def __init__(
-        self,
-        speed: Speed,
-        gpus: int,
-        cell: Callable[[str], Cell],
-        layers: dict[str, tuple[Layer, ...]],
-    ) -> None:
-        self.cell, self.layers = cell, layers
-        self.values: dict[str, Any] = dump(speed) | {"gpus": 1 if gpus else 0}
-
-    def sweep(self, **values: Any) -> Sweep:
-        """A sweep with the common numbers of the speed study, unless they are given.
-
-        Raises:
-            StudyError: A label is not on the axis.
-        """
-        common = ("timeout_seconds", "repeats", "target_seconds", "gpus")
-        labels = {point.attention for point in values["points"] if "." in point.attention}
-        for label in labels - self.layers.keys():
-            raise StudyError(
-                f"speed.{values['kind']} {label!r} is no row of axes.attention; "
-                f"{choose(label, self.layers)}",
-                *("speed", values["kind"]),
-            )
-        layers = {label: self.layers[label] for label in sorted(labels)}
-        numbers = {key: self.values[key] for key in common}
-        return Sweep(**numbers | values, layers=layers)
-
-
-def point(way: str, **values: Any) -> Point:
-    """A point of ``attention/implementation`` or of an attention alone."""
-    attention, _, implementation = way.partition("/")
-    return Point(attention=attention, implementation=implementation, **values)
-
-
-def sequences(tokens: int, context: int) -> int:
-    """How many sequences have so many tokens at once, at least one."""
-    return max(1, tokens // context)
+    time_ceiling: TimeCeiling | None = None
+    """Time a large copy and a large product: the bandwidth and the FLOP/s that a device reaches."""
+    time_decode: TimeDecode | None = None
+    """Time the sampling of one token after every context."""
+    time_layer: Annotated[list[TimeLayer], AfterValidator(_check_names)] | None = None
+    """Time one attention alone at every context."""
+    time_step: Annotated[list[TimeStep], AfterValidator(_check_sizes)] | None = None
+    """Time a training step of one size at every context: forward, backward, optimizer."""

@@ -9,25 +9,65 @@ from pydantic.dataclasses import dataclass
 from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
 from lmscaling.config.budget import Budget
 from lmscaling.config.cell import Optimizer, Validation
-from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
 from lmscaling.config.devices import Device
-from lmscaling.config.kinds import SpeedSection
 from lmscaling.config.schedule import CONSTANT, AnySchedule
+from lmscaling.config.speed import Speed
 from lmscaling.config.tasks import Task
-from lmscaling.config.types import (
+from lmscaling.data.rows import DatasetRow, Tokenizer
+from lmscaling.errors import choose
+from lmscaling.types import (
     STRICT,
     Context,
     Documents,
     Epochs,
     Flag,
     GPUs,
+    Heads,
+    InitStd,
+    Layers,
     Name,
     Number,
     Position,
     Positive,
+    Rate,
     Timed,
+    Width,
 )
-from lmscaling.errors import choose
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Size:
+    """One model size: the shape of a GPT-2 and its learning rates."""
+
+    n_layer: Layers
+    """Number of transformer blocks."""
+    n_head: Heads
+    """Number of attention heads; must divide ``d_model``."""
+    d_model: Width
+    """Width of the residual stream."""
+    lr: Rate | dict[Name, Rate]
+    """Peak learning rate at ``lr_scale`` 1; or that of each attention by label, as in ``{softmax:
+    6e-4, linear: 1e-3}``."""
+    token_shift: Flag = False
+    """Whether each token's embedding also has a learned share of the token before it."""
+    init_std: InitStd = 0.02
+    """Standard deviation of the initial weights; GPT-2's is 0.02."""
+
+    def __post_init__(self) -> None:
+        if self.d_model % self.n_head:
+            low = self.d_model - self.d_model % self.n_head
+            raise ValueError(
+                f"d_model {self.d_model} is not a multiple of n_head {self.n_head}; "
+                f"nearest widths are {low} and {low + self.n_head}"
+            )
+
+    def rate(self, attention: str) -> float:
+        """The rate of an attention. One that only the speed study has may be without: its times do
+        not depend on it, so it gets the first."""
+        if isinstance(self.lr, dict):
+            return self.lr.get(attention, next(iter(self.lr.values())))
+        assert not isinstance(self.lr, str)
+        return self.lr
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -124,7 +164,7 @@ class Study:
     """Decayed branches; null for none."""
     evaluate: Evaluate | None = None
     """Evaluations by position; null for none."""
-    speed: SpeedSection | None = None
+    speed: Speed | None = None
     """Measurements of time and memory of updates, decoding and single layers; null for none."""
     tasks: dict[Name, Task] = field(default_factory=dict)
     """Small grids on other data, such as associative recall, by name; see ``docs/tasks.md``."""

@@ -13,10 +13,10 @@ from lmscaling import registry
 from lmscaling.config import yaml_file
 from lmscaling.config.grid import Grid, expand
 from lmscaling.config.places import Values
-from lmscaling.config.types import less
 from lmscaling.config.yaml_file import Content, KeyPath, Place
 from lmscaling.errors import UserError, choose, shown
 from lmscaling.files import read_json, update_text, write_json
+from lmscaling.types import less
 
 SECTIONS = ("calibrate", "branches", "evaluate", "speed", "tasks")
 """Sections that null and ``{}`` both switch off."""

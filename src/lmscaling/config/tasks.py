@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.attention_row import Row
-from lmscaling.config.axes import Scales, Skip
+from lmscaling.config.axes import AXES, Scales, Skip
 from lmscaling.config.budget import Budget
 from lmscaling.config.cell import Optimizer, Validation
 from lmscaling.config.schedule import AnySchedule
-from lmscaling.config.types import (
+from lmscaling.types import (
     STRICT,
     Context,
     Distinct,
@@ -65,30 +65,21 @@ class Task:
     validation: Validation | None = None
     """When the validation loss is measured, and on how many tokens."""
 
-    AXES = ("size", "context", "attention", "seed", "lr_scale")
-    OTHERS = (
-        "dataset", "tokenizer", "position", "update_tokens", "budget", "epochs", "optimizer",
-        "schedule", "validation",
-    )  # fmt: skip
-
     def study(self, study: "Study") -> "Study":
         """The study whose grid has the cells of this task."""
-        axes, others = (
-            {name: value for name in names if (value := getattr(self, name)) is not None}
-            for names in (self.AXES, self.OTHERS)
-        )
+        own = {name: value for name, value in vars(self).items() if value is not None}
+        axes = {name: own.pop(name) for name in AXES if name in own}
         scales = study.axes.lr_scale
         if self.attention and isinstance(scales, dict):
             labels = {row.label for row in self.attention}
-            kept = {label: own for label, own in scales.items() if label in labels}
+            kept = {label: values for label, values in scales.items() if label in labels}
             axes = {"lr_scale": kept, **axes}
         off: dict[str, Any] = {"calibrate": None, "branches": None, "evaluate": None, "speed": None}
         return replace(
             study,
             axes=replace(study.axes, **axes),
-            **others,
+            **own,
             **off,
-            skip=self.skip,
             exceptions=[],
             documents="mixed",
             match=None,

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import xxhash
 
-from lmscaling.config.datasets import Corpus, Documents
-from lmscaling.config.types import Split
+from lmscaling.data.dataset import Documents
+from lmscaling.data.rows import Corpus
 from lmscaling.errors import UserError, choose
 from lmscaling.files import replacing, sha256_of
+from lmscaling.types import Split
 
 if TYPE_CHECKING:
     from datasets import IterableDataset

@@ -3,10 +3,13 @@
 Legend: B sequences, T their length.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-from lmscaling.config.cell import Cell
-from lmscaling.config.sequences import Sequences, of_cell
+from lmscaling.data.rows import of_cell
+from lmscaling.data.sequences import Sequences
 
 NOT_COUNTED = -1
 """In place of a target that does not count."""
@@ -32,7 +35,7 @@ class Marks:
         return tokens
 
 
-def of(cell: Cell) -> Marks | None:
-    """The marks of a cell's dataset; None if all targets count, as of text."""
-    row = of_cell(cell.data.source)
-    return Marks(row, cell.context) if row else None
+def of(source: Mapping[str, Any], context: int) -> Marks | None:
+    """The marks of a cell's dataset, from its identity; None if all targets count, as of text."""
+    row = of_cell(source)
+    return Marks(row, context) if row else None

@@ -18,14 +18,14 @@ import numpy as np
 from tiktoken import Encoding
 
 from lmscaling import __version__
-from lmscaling.config.datasets import Corpus
-from lmscaling.config.types import Split
 from lmscaling.data import document_positions, documents, shards, vocabulary
 from lmscaling.data.documents import Selection
+from lmscaling.data.rows import Corpus
 from lmscaling.data.shards import Writer
 from lmscaling.data.tokenizer_file import Loaded
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
+from lmscaling.types import Split
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
-from lmscaling.config.datasets import Tokenizer
+from lmscaling.data.rows import Tokenizer
 from lmscaling.errors import UserError
 from lmscaling.files import replacing, sha256_of
 

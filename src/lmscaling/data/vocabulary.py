@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import tiktoken
 
-from lmscaling.config.datasets import SIZES, Tokenizer
 from lmscaling.data import tokenizer_file
+from lmscaling.data.rows import SIZES, Tokenizer
 from lmscaling.data.tokenizer_file import Loaded
 from lmscaling.errors import UserError, choose
 from lmscaling.files import replacing

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from lmscaling.config.cell import Cell
-from lmscaling.config.datasets import SIZES, Tokenizer
 from lmscaling.data import tokenizer_file, vocabulary
+from lmscaling.data.rows import SIZES, Tokenizer
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.model import finished_run

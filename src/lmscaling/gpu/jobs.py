@@ -21,12 +21,12 @@ from lmscaling.config import devices, sweeps
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.speed import Sweep
-from lmscaling.config.types import dump
 from lmscaling.files import write_record
 from lmscaling.gpu import PARTS
 from lmscaling.model import gpt
 from lmscaling.plan import estimate
 from lmscaling.records.timing import Point
+from lmscaling.types import dump
 
 CHECK_SECONDS = 150.0
 """Time limit for the checks of a kernel; most of it is compiling."""

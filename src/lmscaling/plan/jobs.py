@@ -8,8 +8,8 @@ from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.schedule import BRANCH_AT
-from lmscaling.config.types import Split
 from lmscaling.plan import calibrations, text_needs
+from lmscaling.types import Split
 
 MARGIN = 1.25
 """Factor from budget to time limit: the budget excludes validation, start-up and reading."""

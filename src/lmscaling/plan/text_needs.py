@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmscaling.config.datasets import Dataset
 from lmscaling.config.grid import Grid
-from lmscaling.config.types import Split
+from lmscaling.data.dataset import Dataset
 from lmscaling.errors import UserError
 from lmscaling.formatting import bytes_of, short
 from lmscaling.plan import documents
 from lmscaling.plan.estimate import Forecast
+from lmscaling.types import Split
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class Measurement(Outcome):
 
     record: ClassVar[str] = "measurement"
     kind: str
-    """File stem in ``bench/kinds/``, and rule that measured the point; in ``speeds`` steps of the
+    """Section of ``speed:``, and rule that measured the point; in ``speeds`` steps of the
     size ``copy`` are of the kind ``copy_task``."""
     sweep: str
     """Size or preset, with a hash of the model's numbers."""

@@ -13,12 +13,12 @@ import duckdb
 
 from lmscaling import __version__, figures
 from lmscaling.config.study import Study
-from lmscaling.config.types import dump, less
 from lmscaling.fits import context_law, isotime, loss_surface, power_law
 from lmscaling.formatting import short
 from lmscaling.report import question, rates
 from lmscaling.report.table import Table, query_rows
 from lmscaling.store.meanings import meaning
+from lmscaling.types import dump, less
 
 LAWS = {
     "loss surface": loss_surface,

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from lmscaling.config.cell import Cell, branch_checkpoint
-from lmscaling.config.types import digest
 from lmscaling.errors import UserError
 from lmscaling.files import new_file, read_json, write_json
 from lmscaling.runtime import lock
+from lmscaling.types import digest
 
 VARIABLE = "LMSCALING_PLAN"
 """The environment variable with the path of the plan. Where it is set, this is a job."""

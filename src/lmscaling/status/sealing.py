@@ -11,7 +11,6 @@ from lmscaling import __version__, files
 from lmscaling.config.cell import Cell
 from lmscaling.config.devices import Device
 from lmscaling.config.grid import Grid
-from lmscaling.config.types import dump
 from lmscaling.fits.unfinished import interval
 from lmscaling.formatting import bytes_of, folded, noted
 from lmscaling.plan.estimate import Forecast as Cost
@@ -20,6 +19,7 @@ from lmscaling.records import forecast
 from lmscaling.records.forecast import QUANTITIES, Baseline, Forecast, Predicted, Seal
 from lmscaling.runtime import commit
 from lmscaling.status.predicted import LEVEL, Known
+from lmscaling.types import dump
 
 MFU = 0.4
 """Share of the peak that plans usually assume."""

@@ -24,7 +24,6 @@ from lmscaling.bench.memory import Memory
 from lmscaling.config import code
 from lmscaling.config.calibration import Calibration, Trial
 from lmscaling.config.cell import Cell
-from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_record
@@ -33,6 +32,7 @@ from lmscaling.model.gpt import GPT
 from lmscaling.plan import estimate
 from lmscaling.runtime import environment, faults, gpus
 from lmscaling.train.settings import device_of, guessed, made, memory_bytes, too_large
+from lmscaling.types import dump
 
 REPEATS = (50, 5)
 """Maximum and minimum number of repeats of a trial."""

@@ -31,7 +31,7 @@ class Updates:
     def __init__(self, stream: Stream, cell: Cell, done: int, rank: int, world: int) -> None:
         self.stream, self.cell, self.done = stream, cell, done
         self.rank, self.world = rank, world
-        self.marks = marks.of(cell)
+        self.marks = marks.of(cell.data.source, cell.context)
 
     def __len__(self) -> int:
         """Updates of all epochs, those that are done included."""
@@ -74,7 +74,7 @@ class Text(LightningDataModule):
         self.train = Stream(manifest, "train", order=order)
         self.validation = Stream(manifest, "validation")
         self.cell, self.micro_batch = cell, micro_batch
-        self.marks = marks.of(cell)
+        self.marks = marks.of(cell.data.source, cell.context)
         self._check()
 
     def train_dataloader(self) -> Updates:

@@ -42,7 +42,11 @@ class Training(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         calibration = calibration or settings.guessed(cell)
-        self.cell, self.micro_batch, self.marks = cell, calibration.micro_batch, marks.of(cell)
+        self.cell, self.micro_batch, self.marks = (
+            cell,
+            calibration.micro_batch,
+            marks.of(cell.data.source, cell.context),
+        )
         self.model = GPT(cell)
         self.model.tune(calibration.choice)
         self.model.recompute = calibration.recompute

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from lmscaling.config import code
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell, branch_checkpoint
-from lmscaling.config.types import dump
 from lmscaling.data import shards
 from lmscaling.files import replacing, write_record
 from lmscaling.model import gpt
 from lmscaling.records import finished, ledger, schema
 from lmscaling.records.run import CONCLUSIVE, End, Run, line
 from lmscaling.runtime import commit, environment, planned
+from lmscaling.types import dump
 
 if TYPE_CHECKING:  # Lightning is loaded later, see run.py
     from lmscaling.train.budget import Budget

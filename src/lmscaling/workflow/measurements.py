@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lmscaling.config import sweeps
 from lmscaling.config.grid import Grid
-from lmscaling.config.types import digest
+from lmscaling.types import digest
 from lmscaling.workflow.runs import Runs, Wildcards
 
 

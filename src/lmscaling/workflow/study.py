@@ -79,7 +79,7 @@ class Figures:
 
     def attention_sources(self, wildcards: Wildcards) -> list[str]:
         """Source files of the attentions of the study: the report says which runs are of others."""
-        names = {name for cell in self.cells.values() for name in code.attentions(cell)}
+        names = {name for cell in self.cells.values() for name in cell.variants}
         return [os.path.relpath(path) for path in registry.attention_sources(names)]
 
     def targets(self, records: list[str]) -> list[str]:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from lmscaling.config.grid import Grid
-from lmscaling.config.types import Split, dump
 from lmscaling.files import write_json
 from lmscaling.plan import text_needs
 from lmscaling.plan.text_needs import Chunk
+from lmscaling.types import Split, dump
 from lmscaling.workflow.runs import Wildcards
 
 SPLITS: tuple[Split, ...] = ("train", "validation")

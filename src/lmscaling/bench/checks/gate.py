@@ -22,13 +22,13 @@ from lmscaling import kernels, registry
 from lmscaling.bench.checks import exactness, record
 from lmscaling.bench.checks.exactness import SEGMENTED, TOKENS, Attend, Comparison
 from lmscaling.config.cell import Cell
-from lmscaling.config.types import digest
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
 from lmscaling.kernels import peer
 from lmscaling.kernels.chunked_triton import plan
 from lmscaling.model.gpt import GPT, Block
 from lmscaling.runtime import environment, faults
+from lmscaling.types import digest
 
 CHECKED = ("chunked", "attention_parallel", "fla")
 """Implementations whose GPU kernels are ours, or of a package that is none of PyTorch's."""

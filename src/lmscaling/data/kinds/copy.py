@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config.sequences import AT_ONCE, Sequences, random_state
-from lmscaling.config.types import STRICT, Number, Positive, Split
+from lmscaling.data.sequences import AT_ONCE, Sequences, random_state
+from lmscaling.types import STRICT, Number, Positive, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -5,9 +5,9 @@ from typing import Literal
 from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Split
+from lmscaling.data.dataset import Dataset, Documents
 from lmscaling.errors import UserError
+from lmscaling.types import STRICT, Split
 
 DEFAULTS: dict[str, dict[str, JsonValue]] = {"wheels": {"names": ["*.py"], "holdout": 0.02}}
 """Values that were no part of a text's identity."""

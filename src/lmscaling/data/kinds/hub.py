@@ -8,9 +8,9 @@ from typing import Any, Literal, Self, get_args
 from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config import file_names
-from lmscaling.config.datasets import Documents, TextFiles
-from lmscaling.config.types import STRICT, Estimate, OneOrMore, Positive, Shards, Split
+from lmscaling.data import file_names
+from lmscaling.data.dataset import Documents, TextFiles
+from lmscaling.types import STRICT, Estimate, OneOrMore, Positive, Shards, Split
 
 NOT_TEXT = (
     "shards", "mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes",

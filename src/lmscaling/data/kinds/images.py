@@ -17,9 +17,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config.sequences import AT_ONCE, Sequences
-from lmscaling.config.types import STRICT, HeldOut, Split
+from lmscaling.data.sequences import AT_ONCE, Sequences
 from lmscaling.errors import UserError
+from lmscaling.types import STRICT, HeldOut, Split
 
 DIGITS = "digits"
 SIDE = 8

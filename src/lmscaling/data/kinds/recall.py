@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config.sequences import AT_ONCE, Sequences, random_state
-from lmscaling.config.types import STRICT, Distinct, Number, Positive, Split
+from lmscaling.data.sequences import AT_ONCE, Sequences, random_state
+from lmscaling.types import STRICT, Distinct, Number, Positive, Split
 
 Vocabulary = Annotated[int, Field(ge=2, le=254), Number]
 

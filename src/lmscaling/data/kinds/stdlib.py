@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config import file_names
-from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Flag, HeldOut, Positive, Split
+from lmscaling.data import file_names
+from lmscaling.data.dataset import Dataset, Documents
+from lmscaling.types import STRICT, Flag, HeldOut, Positive, Split
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library with third-party code, or that differ between builds."""

@@ -6,9 +6,9 @@ from typing import Literal
 from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config import file_names
-from lmscaling.config.datasets import Documents, TextFiles
-from lmscaling.config.types import STRICT, Distinct, Positive, Split
+from lmscaling.data import file_names
+from lmscaling.data.dataset import Documents, TextFiles
+from lmscaling.types import STRICT, Distinct, Positive, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

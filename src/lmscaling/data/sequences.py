@@ -8,18 +8,13 @@ Legend: N sequences, B those of a batch, T their length.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
-from pydantic import TypeAdapter
+import numpy as np
 
-from lmscaling import registry
-from lmscaling.config.datasets import BLOCK_TOKENS, Dataset, Documents, class_of
-from lmscaling.config.types import Split
+from lmscaling.data.dataset import BLOCK_TOKENS, Dataset, Documents
 from lmscaling.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
+from lmscaling.types import Split, digest
 
 AT_ONCE = 4096
 """Sequences that are made at once."""
@@ -56,7 +51,7 @@ class Sequences(Dataset):
         return self.sequences if split == "train" else self.validation_sequences
 
     @abstractmethod
-    def made(self, split: Split) -> "Iterator[np.ndarray]":
+    def made(self, split: Split) -> Iterator[np.ndarray]:
         """The sequences of a split without end-of-text: uint16 arrays ``[N, T - 1]``."""
 
     @property
@@ -65,7 +60,7 @@ class Sequences(Dataset):
         return ()
 
     @abstractmethod
-    def marks(self, x_BT: "np.ndarray") -> "np.ndarray":
+    def marks(self, x_BT: np.ndarray) -> np.ndarray:
         """Which targets count, uint8 ``[B, T]``: 0 for none, 1 for one that counts in the loss, and
         2 + g for one whose accuracy counts in group g, too.
 
@@ -86,27 +81,14 @@ class Sequences(Dataset):
     def read(self, split: Split, shard: int) -> Documents:
         raise UserError(f"a dataset of kind {self.kind} has sequences of tokens and no text")
 
-    def tokens(self, split: Split, end_of_text: int) -> "Iterator[np.ndarray]":
-        import numpy as np
-
+    def tokens(self, split: Split, end_of_text: int) -> Iterator[np.ndarray]:
         for rows in self.made(split):
             first = np.full((len(rows), 1), end_of_text, dtype=np.uint16)
             yield np.concatenate((first, rows), 1).ravel()
         yield np.array([end_of_text], dtype=np.uint16)  # the target of the last token
 
 
-def random_state(dataset: Dataset, split: Split) -> "np.random.RandomState":
+def random_state(dataset: Dataset, split: Split) -> np.random.RandomState:
     """Random numbers that follow from a row and a split. NumPy promises those of this generator to
     be the same in all its versions."""
-    import numpy as np
-
-    from lmscaling.config.types import digest
-
     return np.random.RandomState(int(digest({"row": dataset.identity(), "split": split}), 16))
-
-
-def of_cell(source: Mapping[str, Any]) -> Sequences | None:
-    """The row of a cell's dataset, from its identity; None if it has no sequences."""
-    known = source.get("kind") in registry.sources("data/kinds")  # not that of an earlier record
-    kind = class_of(source["kind"]) if known else Dataset
-    return TypeAdapter(kind).validate_python(source) if issubclass(kind, Sequences) else None

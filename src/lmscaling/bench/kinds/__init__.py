@@ -1,1 +1,0 @@
-"""Kinds of measurements of the speed study; ``config/kinds.py`` says what their files hold."""
