@@ -27,8 +27,8 @@ from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
 from lmscaling.fits import final_loss
 from lmscaling.model import gpt
-from lmscaling.records.exports import EXPORTS
 from lmscaling.report import question
+from lmscaling.store import EXPORTS
 from lmscaling.store import build as store
 from lmscaling.store.published import CITATION
 
