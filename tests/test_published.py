@@ -95,7 +95,7 @@ def lay_out(folder, values):
 
 
 def test_numbers_are_copied_and_curves_made_from_the_full_table(full_published, tmp_path):
-    script, full = ROOT / "benchmarks/thin_published.py", full_published / "learning_curves.csv.gz"
+    script, full = ROOT / "results/thin_published.py", full_published / "learning_curves.csv.gz"
     subprocess.run([sys.executable, script, full, tmp_path], check=True)
     for name in ("curves.csv", "runs.csv"):
         assert (tmp_path / name).read_bytes() == (HERE / name).read_bytes()
