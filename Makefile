@@ -51,8 +51,8 @@ coverage: $(TESTABLE) ## simulate studies and write how often intervals hold the
 	$(BIN)/python benchmarks/coverage.py --write $(COVERAGE_FLAGS)
 
 lint: $(TESTABLE) ## check style, types, floors and rules
-	$(BIN)/ruff check src tests benchmarks docs/conf.py docs/extension
-	$(BIN)/ruff format --check src tests benchmarks docs/conf.py docs/extension
+	$(BIN)/ruff check src tests benchmarks results docs/conf.py docs/extension
+	$(BIN)/ruff format --check src tests benchmarks results docs/conf.py docs/extension
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow

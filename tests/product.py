@@ -13,7 +13,7 @@ import snakemake_fork
 import yaml
 from conftest import ROOT, STUDY
 
-from lmscaling.records.exports import EXPORTS
+from lmscaling.store import EXPORTS
 
 PARTS = ("workflow", "config", "profiles", "default", "slurm")
 FIGURES = {"learning_curves", "context_scaling", "loss_by_position", "step_time"}

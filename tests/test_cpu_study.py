@@ -1,13 +1,12 @@
 """The study on CPU cores: its records are kept in git, and what is published follows from them."""
 
-import json
 import shutil
 
 import cpu_answers as rules
 import cpu_study
 import numpy as np
 import pytest
-from conftest import ROOT, script
+from conftest import ROOT
 
 from lmscaling import Study
 
@@ -57,41 +56,3 @@ def test_the_readme_and_the_prose_of_the_page_say_what_the_records_say(kept):
     assert round(study) == 7
     assert f"{search:.1f} CPU hours" in prose
     assert f"English {english:.1f}" in prose
-
-
-LOSS = 5.050753593444824
-ROWS = [
-    {"record": "header", "attempt": 1, "flops_per_token": 884736.123456789},
-    *({"record": "update", "update": n, "train_loss": LOSS, "mfu": None} for n in (1, 2, 3, 4)),
-    {"record": "validation", "update": 4, "val_loss": LOSS},
-]
-KEPT = ("study.json", "runs/done-1/run.json", "runs/done-1/log.jsonl", "evaluations/done-1/a.jsonl")
-AGAIN = ("runs/done-1/model.safetensors", "runs/halfway-1/log.jsonl", "store/store.duckdb")
-"""What is not kept: a study makes it again."""
-
-
-def files(folder):
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize(("every", "kept"), [(1, [1, 2, 3, 4]), (2, [2, 4])])
-def test_records_of_finished_runs_are_kept_and_put_back(tmp_path, every, kept):
-    """Updates are shortened and validations stay exact."""
-    keep, study = script("benchmarks", "keep_records.py"), tmp_path / "results"
-    for name in (*KEPT, *AGAIN):
-        (study / name).parent.mkdir(parents=True, exist_ok=True)
-        (study / name).write_text("{}\n")
-    (study / KEPT[2]).write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    assert keep.copy(study, tmp_path / "kept", every=every) == 1
-    assert files(tmp_path / "kept") == {*KEPT, "thinned.json"}
-    lines = (tmp_path / "kept" / KEPT[2]).read_text().splitlines()
-    header, *updates, validation = map(json.loads, lines)
-    assert (header, validation) == (ROWS[0], ROWS[-1])
-    assert [row["update"] for row in updates] == kept
-    assert {row["train_loss"] for row in updates} == {5.050754}
-    said = json.loads((tmp_path / "kept/thinned.json").read_text())
-    assert said["updates_kept"] == ("all" if every == 1 else "every 2")
-    keep.copy(tmp_path / "kept", tmp_path / "again", every=None)
-    assert files(tmp_path / "again") == {*KEPT}
-    run, evaluation = ((tmp_path / "again" / KEPT[i]).stat().st_mtime_ns for i in (1, 3))
-    assert evaluation >= run

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmscaling.records.ledger import (
+    RECENT_BYTES,
     Entry,
     account,
     append,
@@ -18,7 +19,6 @@ from lmscaling.records.ledger import (
     is_too_large,
     line,
     reached,
-    recent,
 )
 from lmscaling.train import journal
 from lmscaling.train.budget import Clock
@@ -117,7 +117,7 @@ def test_a_ledger_cut_at_any_byte_has_its_complete_entries(path, made, data):
     path.write_bytes(whole[:at])
     # The end of a line may be missing where nothing else is.
     complete = sum(len(b"".join(lines[: n + 1])) <= at + 1 for n in range(len(lines)))
-    assert entries(path) == recent(path) == made[:complete]
+    assert entries(path) == entries(path, RECENT_BYTES) == made[:complete]
 
 
 @given(written, written)

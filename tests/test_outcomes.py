@@ -15,7 +15,7 @@ from test_store import ask, end, header, log, record, update, validation
 from lmscaling import figures
 from lmscaling.report import question
 from lmscaling.store import build as store
-from lmscaling.store import stability
+from lmscaling.store import spikes
 
 __all__ = ["published"]
 N = 200
@@ -172,12 +172,12 @@ def test_seeds_of_a_task_do_not_say_how_far_a_loss_of_text_may_rise(tmp_path):
 
 def test_the_rise_is_that_of_medians_of_twentieths():
     loss = np.repeat(np.arange(20.0, 0, -1), 10)
-    assert stability.rise(loss) == 0
+    assert spikes.rise(loss) == 0
     loss[-6:] += 3
-    assert stability.rise(loss) == 2  # 1 + 3 above the 2 of the twentieth before
+    assert spikes.rise(loss) == 2  # 1 + 3 above the 2 of the twentieth before
     loss[-6] -= 3
-    assert stability.rise(loss) == 0.5
-    assert stability.rise(loss[:19]) is None
+    assert spikes.rise(loss) == 0.5
+    assert spikes.rise(loss[:19]) is None
 
 
 def test_the_report_counts_failures_and_compares_attentions(study, well, failed):

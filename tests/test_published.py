@@ -27,8 +27,8 @@ from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
 from lmscaling.fits import final_loss
 from lmscaling.model import gpt
-from lmscaling.records.exports import EXPORTS
 from lmscaling.report import question
+from lmscaling.store import EXPORTS
 from lmscaling.store import build as store
 from lmscaling.store.published import CITATION
 
@@ -95,7 +95,7 @@ def lay_out(folder, values):
 
 
 def test_numbers_are_copied_and_curves_made_from_the_full_table(full_published, tmp_path):
-    script, full = ROOT / "benchmarks/thin_published.py", full_published / "learning_curves.csv.gz"
+    script, full = ROOT / "results/thin_published.py", full_published / "learning_curves.csv.gz"
     subprocess.run([sys.executable, script, full, tmp_path], check=True)
     for name in ("curves.csv", "runs.csv"):
         assert (tmp_path / name).read_bytes() == (HERE / name).read_bytes()

@@ -15,10 +15,9 @@ from test_store_views import timed
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.records import schema
-from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import Run
+from lmscaling.store import EXPORTS, meanings
 from lmscaling.store import build as store
-from lmscaling.store import meanings
 
 __all__ = ["runs", "study"]
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas import Series
 from test_store import ask, end, exported, header, log, record, study, update
 
 from lmscaling.config import study_file
-from lmscaling.store import others, spikes
+from lmscaling.store import spikes
 
 __all__ = ["study"]
 
@@ -64,8 +65,9 @@ def calm(n=400):
 
 def lasted(loss, *at):
     """How many updates each upset lasts that begins with these spikes, or with those found."""
-    first, updates = spikes.recoveries(loss, np.array(at) if at else spikes.find(loss)[0])
-    return dict(zip(first.tolist(), updates.tolist(), strict=True))
+    places = np.array(at) if at else spikes.find(loss)[0]
+    updates = spikes.recoveries(loss, places)
+    return {i: n for i, n in zip(places.tolist(), updates.tolist(), strict=True) if n == n}
 
 
 def test_an_upset_lasts_until_the_loss_is_back_in_the_band_before_it():
@@ -117,9 +119,9 @@ def study_of(runs: int, n: int = 1500, noise: float = 0.005) -> list[np.ndarray]
 
 def judged(losses, trunks=None) -> list[tuple[dict[int, float], int]]:
     """Spikes by index with their heights, and the number of compared updates, of each run."""
-    runs = [others.Losses(np.arange(1, len(loss) + 1, dtype=np.int32), loss) for loss in losses]
-    differences = others.differences(runs, trunks or [None] * len(runs))
-    found = [spikes.judge(*pair) for pair in zip(losses, differences, strict=True)]
+    runs = {str(i): Series(loss) for i, loss in enumerate(losses)}
+    differences = spikes.differences(runs, {run: run for run in runs} | (trunks or {}))
+    found = [spikes.judge(loss, differences[str(i)]) for i, loss in enumerate(losses)]
     return [(dict(zip(at.tolist(), high.tolist(), strict=True)), n) for at, high, n in found]
 
 
@@ -127,7 +129,7 @@ def judged(losses, trunks=None) -> list[tuple[dict[int, float], int]]:
 def test_text_that_is_hard_for_all_runs_makes_no_spikes_and_one_of_one_run_is_found(runs, at):
     losses = study_of(runs)
     assert all(len(spikes.find(loss)[0]) > 40 for loss in losses)
-    assert judged(losses) == [({}, 1500 - others.BEFORE - spikes.FEWEST)] * runs
+    assert judged(losses) == [({}, 1500 - spikes.BEFORE - spikes.FEWEST)] * runs
     losses[0][at] += 0.5
     (found, _), *rest = judged(losses)
     assert found == {at: pytest.approx(0.5, abs=0.05)}
@@ -159,7 +161,7 @@ def test_a_branch_is_compared_with_other_trunks_only():
     branch = losses[0].copy()
     branch[1000] += 0.5
     losses[0][1000] += 0.5  # what trunk and branch share is no text
-    found = judged([*losses, branch], [None, None, None, None, 0])
+    found = judged([*losses, branch], {"4": "0"})
     assert list(found[0][0]) == list(found[4][0]) == [1000]
     assert all(other == {} for other, _ in found[1:4])
 
@@ -171,16 +173,17 @@ def test_the_excess_of_the_others_is_that_of_a_plain_computation():
     table[:, 0] = 3.0
     missing = rng.random(table.shape) < [[0.1], [0.1], [0.3], [0.5], [0.5], [0.5], [0.5]]
     missing[:, :130] = False
-    runs, excess = [], np.full(table.shape, np.nan)
+    runs, excess = {}, np.full(table.shape, np.nan)
     for row, (loss, gone) in enumerate(zip(table, missing, strict=True)):
         known = np.flatnonzero(~gone)
-        runs.append(others.Losses(known.astype(np.int32), loss[known]))
+        runs[str(row)] = Series(loss[known], known)
         latest = [loss[known[known <= u][-1]] for u in range(len(loss))]
-        for u in known[known >= others.BEFORE]:
-            excess[row, u] = loss[u] - np.median(latest[u - others.BEFORE : u])
-    for row, found in enumerate(others.differences(runs, [None] * 7)):
+        for u in known[known >= spikes.BEFORE]:
+            excess[row, u] = loss[u] - np.median(latest[u - spikes.BEFORE : u])
+    differences = spikes.differences(runs, {run: run for run in runs})
+    for row, found in enumerate(differences.values()):
         left = np.delete(excess, row, axis=0)
-        enough = np.isfinite(left).sum(axis=0) >= others.FEWEST
+        enough = np.isfinite(left).sum(axis=0) >= spikes.FEWEST_OTHERS
         expected = np.full(300, np.nan)
         expected[enough] = excess[row, enough] - np.nanmedian(left[:, enough], axis=0)
         assert found == pytest.approx(expected[~missing[row]], nan_ok=True)
@@ -207,7 +210,7 @@ def test_runs_that_read_the_same_tokens_in_the_same_update_are_compared(
     found = ask(study, "SELECT run, update FROM spikes")
     assert [row for row in found if row[0] in together] == [(runs[0], 251)]
     assert {run for run, _ in found} == {runs[0], *alone}
-    compared = 400 - others.BEFORE - spikes.FEWEST
+    compared = 400 - spikes.BEFORE - spikes.FEWEST
     shares = exported(study, "SELECT run, compared_updates FROM runs")
     assert dict(shares) == dict.fromkeys(together, compared) | dict.fromkeys(alone, 0)
     query = "SELECT DISTINCT compared_share FROM stability ORDER BY ALL"

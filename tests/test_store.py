@@ -13,7 +13,7 @@ from lmscaling import files
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.records import run as records
-from lmscaling.records.exports import EXPORTS
+from lmscaling.store import EXPORTS
 from lmscaling.store import build as store
 
 ENVIRONMENT = {

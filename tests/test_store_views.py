@@ -45,7 +45,8 @@ def test_spikes_and_recoveries_are_those_of_the_functions_and_have_a_rate_and_a_
     query = "SELECT run, update, height, recovery FROM spikes ORDER BY run, update"
     found = exported(study, query)
     at, heights = spikes.find(np.array(UPSET))
-    first, lasted = spikes.recoveries(np.array(UPSET), at)
+    lasted = spikes.recoveries(np.array(UPSET), at)
+    first, lasted = at[np.isfinite(lasted)], lasted[np.isfinite(lasted)]
     assert len(first) == 3 < len(at)
     updates, rises, _ = zip(*(row[1:] for row in found if row[0] == "upset"), strict=True)
     assert (list(updates), rises) == ((at + 1).tolist(), pytest.approx(heights.tolist()))

@@ -18,8 +18,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from lmscaling import claims, figures, registry, report
-from lmscaling.records import exports
-from lmscaling.store import build
+from lmscaling.store import PUBLISHED, build
 
 ROOT = Path(__file__).parents[2]
 BUILT = "_build"
@@ -130,7 +129,7 @@ def drawn(name: str, source: Path) -> Path:
     found = [*results.glob("study.json"), *results.glob("*/**/*.json*")]
     data = sorted(p for p in found if made.isdisjoint(p.parents))
     if name == "published":
-        data = [results / f"{stem}.csv" for stem in exports.PUBLISHED]
+        data = [results / f"{stem}.csv" for stem in PUBLISHED]
     code = [p for part in CODE for p in sorted((ROOT / "src/lmscaling" / part).rglob("*.*"))]
     key = sha256()
     for path in [*data, *(p for p in code if p.suffix in (".py", ".sql", ".html", ".css", ".js"))]:

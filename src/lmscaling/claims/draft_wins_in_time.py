@@ -14,8 +14,6 @@ from lmscaling.claims._judgement import Judgement, points, untested
 
 NUMBER = "gap, linear minus softmax, nats, mean over sizes, with its interval"
 
-ROLES = {"candidate": "linear", "baseline": "softmax"}
-
 QUERY = _contrasts.CURVES
 
 AXIS = "hours"

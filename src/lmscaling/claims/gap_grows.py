@@ -17,8 +17,6 @@ from lmscaling.claims._judgement import Judgement, untested
 
 NUMBER = "growth of the gap per doubling of the context, nats, mean over sizes, with its interval"
 
-ROLES = {"candidate": "linear", "baseline": "softmax"}
-
 QUERY = _contrasts.CURVES
 
 AXIS = "updates"

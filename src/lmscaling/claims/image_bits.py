@@ -19,8 +19,6 @@ from lmscaling.fits import seeds
 
 NUMBER = "gap farthest from the claimed one, bits per dimension, without an interval"
 
-ROLES = {"candidate": "linear", "baseline": "softmax"}
-
 QUERY = """
     WITH ended AS (
         SELECT f.*, dataset, budget_unit

@@ -17,8 +17,6 @@ from lmscaling.fits import seeds
 
 NUMBER = "least difference of accuracies at the most pairs, softmax minus linear, with its interval"
 
-ROLES = {"candidate": "linear", "baseline": "softmax"}
-
 QUERY = """
     WITH ended AS (
         SELECT g.task, g.size, g.context, g.seed, g.attention, g.pairs, g.accuracy, g."update"

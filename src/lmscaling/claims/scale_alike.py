@@ -17,8 +17,6 @@ from lmscaling.claims._judgement import Judgement, inside, points, untested
 
 NUMBER = "difference of slopes farthest from 0, linear minus softmax, without an interval"
 
-ROLES = {"candidate": "linear", "baseline": "softmax"}
-
 QUERY = """
     SELECT source, size, params, context, seed, loss,
         if(attention = $candidate, 'candidate', 'baseline') AS role

@@ -15,8 +15,6 @@ from lmscaling.claims._judgement import Judgement, series, untested
 
 NUMBER = "growth of the loss per doubling, nats, mean over sizes and attentions, with its interval"
 
-ROLES = {"candidate": "linear", "baseline": "softmax"}
-
 QUERY = _contrasts.CURVES
 
 AXIS = "updates"

@@ -20,8 +20,6 @@ from lmscaling.claims._judgement import Judgement, overall, points, series, unte
 
 NUMBER = "largest range of softmax over contexts, nats, without an interval"
 
-ROLES = {"candidate": "linear", "baseline": "softmax"}
-
 QUERY = _contrasts.CURVES
 
 AXIS = "updates"

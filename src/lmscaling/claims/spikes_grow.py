@@ -18,8 +18,6 @@ from lmscaling.fits.uncertainty import LEVEL
 
 NUMBER = "smallest rank correlation over sizes, without an interval"
 
-ROLES = {"candidate": "linear", "baseline": "softmax"}
-
 QUERY = """
     SELECT
         source, size, params, context, if(attention = $candidate, 'candidate', 'baseline') AS role,

@@ -5,6 +5,7 @@ its place, and without one the run counts as ``damaged`` until ``reset`` moves i
 """
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,15 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         UserError: The record is missing, or it is damaged and has no intact copy.
     """
+    copy = Path(f"{path.parent}.json")
     try:
         return _values(path)
     except UserError as error:
-        copy = Path(f"{path.parent}.json")
-        if not copy.is_file():
-            raise
-        try:
+        with suppress(UserError):
             values = _values(copy)
-        except UserError:
-            raise error from None
-        print(f"{error}; {copy} is used in its place", file=sys.stderr, flush=True)
-        return values
+            print(f"{error}; {copy} is used in its place", file=sys.stderr, flush=True)
+            return values
+        raise
 
 
 def look(path: Path) -> dict[str, Any]:

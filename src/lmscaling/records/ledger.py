@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import zlib
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +26,8 @@ KILLED = 5
 seldom as often before the first checkpoint; a run that exhausts its node's memory must end."""
 
 RECENT_BYTES = 65536
-"""Some 300 lines: ten attempts of five minutes each."""
+"""The last 300 lines, ten attempts of five minutes each. A run is held by its attempts since the
+last checkpoint, so these are enough, however long it has been."""
 
 MACHINE = ("device", "network", "disk")
 """Faults of the machine; they never count as failures of the run."""
@@ -107,18 +107,23 @@ def free(scratch: Path) -> None:
     append(scratch / NAME, freed)
 
 
-def entries(path: Path) -> list[Entry]:
-    """The complete lines of a ledger, in order.
+def entries(path: Path, last_bytes: int | None = None) -> list[Entry]:
+    """The complete lines of a ledger, or of its last bytes, in order.
 
-    A line that was cut by a kill is left out; standard error names one that is damaged.
+    A line that was cut by a kill is left out. Standard error names one that is damaged in a ledger
+    that is read from its start.
     """
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - last_bytes) if last_bytes else 0)
+        lines = file.read().split(b"\n")
     found = []
     for number, text in enumerate(lines, start=1):
         try:
             found.append(_parsed(text))
         except ValueError as error:
-            if text and number < len(lines) and text.endswith(b"}"):
+            if not last_bytes and text and number < len(lines) and text.endswith(b"}"):
                 print(f"{path} line {number} is not used: {error}", file=sys.stderr, flush=True)
     return found
 
@@ -139,24 +144,6 @@ def _unchanged(path: Path, changed: int) -> list[Entry]:
 def reached(ledger: list[Entry]) -> float:
     """Productive seconds at the last checkpoint, where the next attempt begins."""
     return max((e.train_seconds for e in ledger if e.kind == "checkpoint"), default=0.0)
-
-
-def recent(path: Path) -> list[Entry]:
-    """The complete lines in the last 64 kB, at once however long the run has been.
-
-    A run is held by its attempts since the last checkpoint, which are the last lines.
-    """
-    if not path.is_file():
-        return []
-    with path.open("rb") as file:
-        file.seek(0, 2)
-        file.seek(max(0, file.tell() - RECENT_BYTES))
-        lines = file.read().split(b"\n")
-    found = []
-    for text in lines:
-        with suppress(ValueError):  # the first line may be cut
-            found.append(_parsed(text))
-    return found
 
 
 def _parsed(text: bytes) -> Entry:
@@ -188,16 +175,16 @@ def account(ledger: list[Entry]) -> Account:
 
 def hold(ledger: list[Entry]) -> Hold | None:
     """Why a run waits, judged by its attempts since the last checkpoint; None if it does not."""
-    recent = _since_progress(ledger)
+    last = max((e.attempt for e in ledger if e.kind in ("checkpoint", "freed")), default=0)
+    recent = [entry for entry in ledger if entry.attempt > last]
     failures = {entry.attempt: entry for entry in recent if entry.kind == "failed"}
     own = [entry for entry in failures.values() if entry.fault in ("", "memory")]
     attempts = {entry.attempt for entry in recent}
     by_machine = {n for n, entry in failures.items() if entry.fault in MACHINE}
     if len(own) >= FAILED:
-        last = f"{len(own)} attempts in a row failed without a checkpoint: {own[-1].place}"
-        return Hold(last, True)
-    if len(attempts - by_machine) >= KILLED:
-        n = len(attempts - by_machine)
+        n = len(own)
+        return Hold(f"{n} attempts in a row failed without a checkpoint: {own[-1].place}", True)
+    if (n := len(attempts - by_machine)) >= KILLED:
         return Hold(f"{n} attempts in a row ended without a checkpoint", True)
     if ledger and ledger[-1].kind == "failed":
         return Hold(ledger[-1].place, False)
@@ -211,9 +198,3 @@ def is_too_large(ledger: list[Entry]) -> bool:
     """
     n = sum(entry.kind == "failed" and entry.fault == "memory" for entry in ledger)
     return n >= FAILED and not any(entry.update for entry in ledger)
-
-
-def _since_progress(ledger: list[Entry]) -> list[Entry]:
-    """The entries of the attempts after the one that wrote the last checkpoint, or was freed."""
-    last = max((e.attempt for e in ledger if e.kind in ("checkpoint", "freed")), default=0)
-    return [entry for entry in ledger if entry.attempt > last]

@@ -43,9 +43,9 @@ def columns(*kinds: type) -> dict[str, Column]:
     }
 
 
-def sql_types(*kinds: type) -> dict[str, str]:
-    """The SQL type of every key that a line of JSON of these classes can have."""
-    return {"record": "VARCHAR"} | {name: c.sql for name, c in columns(*kinds).items()}
+def types(*kinds: type) -> dict[str, str]:
+    """The SQL type of every column of one or more record classes."""
+    return {name: column.sql for name, column in columns(*kinds).items()}
 
 
 def read(kind: type, values: Any, where: str, remedy: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -129,7 +129,9 @@ def _advice(
 def _hold(study: Path, run: str) -> ledger.Hold | None:
     """Why a run without a record waits; None if it does not, or if it is being trained."""
     scratch = study / "scratch" / run
-    return None if lock.holder(scratch) else ledger.hold(ledger.recent(scratch / ledger.NAME))
+    if lock.holder(scratch):
+        return None
+    return ledger.hold(ledger.entries(scratch / ledger.NAME, ledger.RECENT_BYTES))
 
 
 def _logs(study: Path, job: str) -> list[Path]:

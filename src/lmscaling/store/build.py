@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,10 @@ from lmscaling.files import new_folder, parse_json, read_json, sha256_of
 from lmscaling.fits import tables
 from lmscaling.records import finished, forecast, schema
 from lmscaling.records.checks import Numerics
-from lmscaling.records.exports import EXPORTS, FITTED
 from lmscaling.records.run import Evaluation, Run
 from lmscaling.records.sample import Sample
 from lmscaling.records.timing import Measurement
-from lmscaling.store import cells, logs, meanings, published, stability
+from lmscaling.store import EXPORTS, FITTED, cells, logs, meanings, published, spikes
 
 TABLES = ("evaluations", "measurements", "runs", "series")
 """Files of SQL that fill tables from records and from what ``logs`` has read, in order."""
@@ -67,7 +65,8 @@ RECORDS: dict[str, tuple[type, str, str]] = {
     "numerics": (Numerics, "numerics/*.jsonl", "delete it and measure again"),
     "sample": (Sample, "samples/*.json", "delete it and run snakemake again"),
 }
-"""Files of records by kind: class, pattern, and what to do with a damaged one."""
+"""Files of records by kind: class, pattern, and what to do with a damaged one. Each becomes a
+temporary table ``<kind>_rows``."""
 
 
 def build(study: Path, store: Path | None = None) -> dict[str, int]:
@@ -89,7 +88,11 @@ def build(study: Path, store: Path | None = None) -> dict[str, int]:
     out = store or study / "store"
     try:
         with new_folder(out / "build") as work:
-            with _database(work) as db:
+            with duckdb.connect() as db:
+                db.execute(f"SET memory_limit = '{MEMORY}'; SET threads = {THREADS}")
+                db.execute(f"SET temp_directory = {logs.quoted(work / 'spilled')}")
+                file = logs.quoted(work / "store.duckdb")
+                db.execute(f"ATTACH {file} AS store (STORAGE_VERSION '{STORAGE}'); USE store")
                 _fill_tables(db, study, laid_out, work)
                 if numbers:  # after the spikes: thinned curves have none to find
                     published.add(db, numbers)
@@ -99,7 +102,7 @@ def build(study: Path, store: Path | None = None) -> dict[str, int]:
                 counts = {name: _export(db, name, work) for name in EXPORTS}
                 for name in FITTED:
                     _export(db, name, work)
-                _report_unknown(db, study)
+                _report_unknown(db)
                 db.execute("CHECKPOINT store")  # closing would hide that the disk is full
             for path in [*work.glob("*.parquet"), *work.glob("*.csv"), work / "store.duckdb"]:
                 path.replace(out / path.name)
@@ -137,28 +140,20 @@ def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         yield db
 
 
-@contextmanager
-def _database(work: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The database of a build, which spills into ``work`` what exceeds its memory."""
-    with duckdb.connect() as db:
-        db.execute(f"SET memory_limit = '{MEMORY}'; SET threads = {THREADS}")
-        db.execute(f"SET temp_directory = {logs.quoted(work / 'spilled')}")
-        file = logs.quoted(work / "store.duckdb")
-        db.execute(f"ATTACH {file} AS store (STORAGE_VERSION '{STORAGE}'); USE store")
-        yield db
-
-
 def _fill_tables(
     db: duckdb.DuckDBPyConnection, study: Path, laid_out: grid.Grid | None, work: Path
 ) -> None:
-    rows = map(asdict, cells.rows(laid_out)) if laid_out else ()
-    _fill(db, "cells", cells.CellRow, rows, work)
-    _fill(db, "forecasts", forecast.Sealed, forecast.rows(study), work)
+    rows = cells.rows(laid_out) if laid_out else ()
+    _fill(db, "cell_rows", {"cell": "JSON"}, ({"cell": row} for row in rows), work)
+    _fill(db, "sealed_rows", schema.types(forecast.Sealed), forecast.rows(study), work)
     for kind, (record, _, _) in RECORDS.items():
-        _fill(db, f"{kind}_rows", record, _records(study, kind), work, temporary=True)
+        types = schema.types(record) | {schema.UNKNOWN: "JSON"}
+        _fill(db, f"{kind}_rows", types, _records(study, kind), work)
+    _run_sql(db, "grid")
     logs.fill(db, study, work)
-    stability.fill(db, laid_out)
-    _view_evaluations(db, study, work)
+    spikes.fill(db, laid_out)
+    evaluations = [logs.readable(path, work) for path in study.glob("evaluations/*/*.jsonl")]
+    logs.view(db, "evaluation_rows", (Evaluation,), evaluations, work)
     _run_sql(db, *TABLES)
 
 
@@ -176,14 +171,16 @@ def _records(study: Path, kind: str) -> Iterator[dict[str, Any]]:
     """The records of a kind, of any version, with the fields that this version does not know."""
     record, pattern, remedy = RECORDS[kind]
     for path in sorted(study.glob(pattern)):
-        if path.name == "sweep.json":
-            continue
         where = f"{kind} record {path}"
         if record is Run:
             yield _run_record(path)
             continue
         try:
-            found = [schema.read(record, v, where, remedy) for v in _json_values(path, where)]
+            if path.suffix == ".json":
+                values = [read_json(path, f"{kind} record")]
+            else:
+                values = [parse_json(line, where) for line in path.read_bytes().splitlines()]
+            found = [schema.read(record, row, where, remedy) for row in values]
         except UserError as error:
             print(f"{error}; it is left out", file=sys.stderr)
             continue
@@ -208,40 +205,22 @@ def _run_record(path: Path) -> dict[str, Any]:
     return known | {schema.UNKNOWN: unknown or None}
 
 
-def _json_values(path: Path, where: str) -> list[Any]:
-    if path.suffix != ".json":
-        return [parse_json(line, where) for line in path.read_bytes().splitlines()]
-    return [read_json(path, where.partition(f" {path}")[0])]
-
-
 def _fill(
     db: duckdb.DuckDBPyConnection,
     table: str,
-    record: type,
+    types: dict[str, str],
     rows: Iterable[dict[str, Any]],
     work: Path,
-    temporary: bool = False,
 ) -> None:
-    """A table with the columns of a record class; temporary ones have its unknown fields, too."""
+    """A temporary table with columns of these types."""
     path = work / f"{table}.jsonl"
     with path.open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    types = {name: column.sql for name, column in schema.columns(record).items()}
-    types |= {schema.UNKNOWN: "JSON"} if temporary else {}
     db.execute(
-        f"CREATE {'TEMP' if temporary else ''} TABLE {table} AS "
+        f"CREATE TEMP TABLE {table} AS "
         f"FROM read_json(?, format = 'newline_delimited', columns = {types})",
         [str(path)],
     )
-
-
-def _view_evaluations(db: duckdb.DuckDBPyConnection, study: Path, work: Path) -> None:
-    nothing = work / "nothing.jsonl"  # read_json refuses an empty list
-    nothing.touch()
-    paths = [logs.readable(path, work) for path in sorted(study.glob("evaluations/*/*.jsonl"))]
-    db.execute("SET VARIABLE evaluation_files = ?", [list(map(str, paths or [nothing]))])
-    lines = logs.select((Evaluation,), "evaluation_files")
-    db.execute(f"CREATE TEMP VIEW evaluation_rows AS {lines}")
 
 
 def _create_views(db: duckdb.DuckDBPyConnection) -> None:
@@ -276,7 +255,7 @@ def _export(db: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:
     return len(db.table(name))
 
 
-def _report_unknown(db: duckdb.DuckDBPyConnection, study: Path) -> None:
+def _report_unknown(db: duckdb.DuckDBPyConnection) -> None:
     """Report on standard error what other versions wrote and this one does not use."""
     for table, field, count in db.sql("FROM unknown_fields ORDER BY ALL").fetchall():
         print(

@@ -18,10 +18,8 @@ from lmscaling.records.forecast import Sealed
 from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
 from lmscaling.records.sample import Sample
 from lmscaling.records.timing import Measurement
-from lmscaling.store.cells import CellRow
 
 RECORDS: dict[str, tuple[type, ...]] = {
-    "cells": (CellRow,),
     "runs": (Run,),
     "attempts": (Header, End),
     "updates": (Update,),

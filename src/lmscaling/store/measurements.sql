@@ -36,3 +36,7 @@ SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM nume
 CREATE TABLE samples AS
 -- unknown_fields: Fields that this version does not know.
 FROM sample_rows;
+
+-- One row per quantity of a run that was predicted before it began.
+CREATE TABLE forecasts AS
+FROM sealed_rows;

@@ -14,7 +14,7 @@ import duckdb
 from lmscaling import registry
 from lmscaling.errors import UserError
 from lmscaling.files import new_folder
-from lmscaling.records.exports import PUBLISHED
+from lmscaling.store import PUBLISHED
 
 FOLDER = "published"
 """Folder of ``results/`` with the published numbers."""
@@ -31,9 +31,6 @@ BIBTEX = """@misc{buckman2024linear,
   year      = {2024}
 }
 """
-
-MAY_BE_EMPTY = {"train_loss", "highest_spike"}
-"""Columns in which an empty value means that there is no number."""
 
 REMEDY = (
     "delete the folder and type lmscaling claims results/published"
@@ -70,41 +67,24 @@ def add(db: duckdb.DuckDBPyConnection, folder: Path) -> None:
     Raises:
         UserError: A file is missing or damaged.
     """
-    for stem, columns in PUBLISHED.items():
-        _read(db, folder / f"{stem}.csv", columns)
-    db.execute(files("lmscaling.store").joinpath("published.sql").read_text())
+    sql = files("lmscaling.store")
+    db.execute(sql.joinpath("published_files.sql").read_text())
+    for stem in PUBLISHED:
+        path = folder / f"{stem}.csv"
+        if not path.is_file():
+            raise UserError(
+                f"published numbers {path} do not exist; {REMEDY}, or set published: false in the "
+                "study"
+            )
+        if not path.read_bytes().endswith(b"\n"):
+            raise UserError(f"published numbers {path}: its last line is cut; {REMEDY}")
+        rows = "read_csv(?, header = true, delim = ',', all_varchar = true)"
+        try:
+            db.execute(f"INSERT INTO published_{stem} BY NAME FROM {rows}", [str(path)])
+        except duckdb.Error as error:
+            problem = str(error).splitlines()[0]
+            raise UserError(f"published numbers {path}: {problem}; {REMEDY}") from None
+    db.execute(sql.joinpath("published.sql").read_text())
     problems = db.sql("FROM published_problems ORDER BY file DESC, problem LIMIT 1")
     for stem, text in problems.fetchall():
         raise UserError(f"published numbers {folder / stem}.csv: it {text}; {REMEDY}")
-
-
-def _read(db: duckdb.DuckDBPyConnection, path: Path, columns: dict[str, str]) -> None:
-    """One file as the temporary table ``published_<stem>``, its types and numbers checked."""
-    if not path.is_file():
-        raise UserError(
-            f"published numbers {path} do not exist; {REMEDY}, or set published: false in the study"
-        )
-    text = path.read_bytes()
-    header = text.partition(b"\n")[0].rstrip(b"\r").decode(errors="replace")
-    if header != ",".join(columns) or not text.endswith(b"\n"):
-        problem = "its last line is cut" if header == ",".join(columns) else f"it begins {header!r}"
-        raise UserError(f"published numbers {path}: {problem}; {REMEDY}")
-    table = f"published_{path.stem}"
-    try:
-        db.read_csv(str(path), header=True, columns=columns, auto_detect=False).create_view("file")
-        db.execute(f"CREATE TEMP TABLE {table} AS FROM file; DROP VIEW file")
-    except duckdb.Error as error:
-        problem = str(error).splitlines()[0]
-        raise UserError(f"published numbers {path}: {problem}; {REMEDY}") from None
-    valid = " AND ".join(_condition(name, kind) for name, kind in columns.items())
-    for row in db.sql(f"FROM {table} WHERE NOT coalesce({valid}, false) LIMIT 1").fetchall():
-        raise UserError(f"published numbers {path}: row {row} lacks a positive number; {REMEDY}")
-
-
-def _condition(name: str, kind: str) -> str:
-    """SQL: names are not null, counts are not negative, times are positive."""
-    if name in MAY_BE_EMPTY:
-        return f"({name} IS NULL OR isfinite({name}) AND {name} > 0)"
-    if kind == "DOUBLE":
-        return f"(isfinite({name}) AND {name} > 0)"
-    return f"{name} IS NOT NULL" if kind == "VARCHAR" else f"{name} >= 0"

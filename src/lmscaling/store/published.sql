@@ -1,5 +1,5 @@
 -- Published numbers as rows of the store's tables, each with source 'published'. The temporary
--- tables `published_<file>` are the CSV files of results/published/, read by published.py.
+-- tables `published_<file>` are those of published_files.sql.
 
 -- What the names in the files mean: GPT-2's sizes, and the post's ways to compute attention in our
 -- words. N as in model.py: matrices, biases and norms of n_layer blocks, and the last norm.

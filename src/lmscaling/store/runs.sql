@@ -20,7 +20,7 @@ CREATE TABLE runs AS
 -- unknown_fields: Fields that this version does not know.
 WITH first AS (SELECT * FROM headers QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt) = 1),
 last AS (SELECT * FROM attempts QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt DESC) = 1),
--- How far the validation loss has risen for good: as `rise` in stability.py does of training losses,
+-- How far the validation loss has risen for good: as `rise` in spikes.py does of training losses,
 -- but a twentieth may have no validation. The last one of a run always has.
 parts AS (
     SELECT run, ceil(20 * update / max(update) OVER (PARTITION BY run)) AS part, val_loss

@@ -15,8 +15,8 @@ from typing import Any
 from lmscaling import registry
 from lmscaling.config import code, study_file
 from lmscaling.config.grid import Grid
-from lmscaling.records.exports import EXPORTS, PUBLISHED
 from lmscaling.status import stale
+from lmscaling.store import EXPORTS, PUBLISHED
 from lmscaling.workflow.measurements import Evaluations, Sweeps
 from lmscaling.workflow.runs import Runs, Wildcards
 

@@ -1,6 +1,6 @@
 """The pictures of the README and of the study on CPU cores.
 
-    python benchmarks/pictures.py    # writes docs/pictures/*.svg
+    python results/measured/cpu-python/pictures.py    # writes docs/pictures/*.svg
 
 Losses of the study are those of ``cpu_answers.py``. Published gaps are those of the claims
 (``claims/_contrasts.py``): between the training losses of two runs of one size and context, when
@@ -42,10 +42,9 @@ from lmscaling.claims import _contrasts
 from lmscaling.figures import speed_up
 from lmscaling.figures.shared import style
 from lmscaling.files import replacing
-from lmscaling.records import exports
-from lmscaling.store import build
+from lmscaling.store import PUBLISHED, build
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "pictures"
 RATES = ROOT / "results" / "measured" / "cpu-python-rates"
 RATE_LOSSES = """
@@ -68,7 +67,7 @@ def numbers() -> tuple[DataFrame, DataFrame]:
     with tempfile.TemporaryDirectory() as folder:
         study = Path(folder, "published")
         study.mkdir()
-        for stem in exports.PUBLISHED:
+        for stem in PUBLISHED:
             shutil.copy(ROOT / "results" / "published" / f"{stem}.csv", study)
         build.build(study)
         with build.connect(study / "store") as db:

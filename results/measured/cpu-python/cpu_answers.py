@@ -1,4 +1,4 @@
-"""The rules of results/measured/cpu-python/questions.md, applied to numbers.
+"""The rules of questions.md, applied to numbers.
 
 Where a question is not decided, an answer names the seeds that would find a difference as large as
 the measured one in four of five studies, if its scatter is the measured one.

@@ -1,6 +1,6 @@
 """From the full table of published learning curves to what is in git.
 
-    python benchmarks/thin_published.py learning_curves.csv.gz results/published
+    python results/thin_published.py learning_curves.csv.gz results/published
 
 The full table has a row for every mean over 100 updates: `params_millions`, `attention`, `context`,
 `update` (the middle of the 100), `hours` and `train_loss`, which is empty where the run logged no

@@ -1,8 +1,8 @@
-"""Answers to the questions of results/measured/cpu-python/questions.md, by the rules given there.
+"""Answers to the questions of questions.md, by the rules given there.
 
-    python benchmarks/cpu_study.py                 # print them
-    python benchmarks/cpu_study.py results/cpu     # those of a study that still runs
-    python benchmarks/cpu_study.py --write         # write them into docs/cpu_study.md
+    python results/measured/cpu-python/cpu_study.py               # print them
+    python results/measured/cpu-python/cpu_study.py results/cpu   # of a study that still runs
+    python results/measured/cpu-python/cpu_study.py --write       # into docs/cpu_study.md
 
 Every number is from a query of the store. A size is left out until all of its runs have finished:
 intervals over the seeds that happen to be there first would be read as results.
@@ -17,9 +17,9 @@ from cpu_answers import BASELINE, CONSTANT, CONTEXT, HELD_OUT_CONTEXT, LARGE, LO
 
 from lmscaling import Study
 
-ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "results" / "measured" / "cpu-python"
-ENGLISH = ROOT / "results" / "measured" / "cpu-english"
+FOLDER = Path(__file__).parent
+ENGLISH = FOLDER.with_name("cpu-english")
+ROOT = FOLDER.parents[2]
 PAGE = ROOT / "docs" / "cpu_study.md"
 MARKS = ("<!-- answers: begin -->", "<!-- answers: end -->")
 
