@@ -6,7 +6,7 @@ from typing import Any
 from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.grid import Grid
-from lmscaling.config.types import dump
+from lmscaling.types import dump
 
 
 def rows(grid: Grid) -> Iterator[dict[str, Any]]:
