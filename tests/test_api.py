@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from operator import methodcaller
-from unittest.mock import Mock
 
 import law_study
 import matplotlib as mpl
@@ -190,7 +189,9 @@ def test_an_empty_study_has_empty_tables_and_an_old_store_is_read(tmp_path, valu
 
 
 def test_a_store_of_its_own_copies_logs_and_goes(half_done, monkeypatch, tmp_path):
-    no_links = Mock(side_effect=OSError("another file system"))
+    def no_links(*_):
+        raise OSError("another file system")
+
     monkeypatch.setattr("lmscaling.store.logs.os.link", no_links)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     one = Study(half_done)
