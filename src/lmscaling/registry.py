@@ -32,6 +32,9 @@ FORMS = "forms"
 FUNCTION = re.compile(r"^def ([a-z]\w*)", re.MULTILINE)
 """A function of a module that is not private."""
 
+TABLE, KEY = re.compile(r"^FIGURES = \{.*?^\}", re.M | re.S), re.compile(r'^    "(\w+)":', re.M)
+"""The table of a module with several figures, and a name in it."""
+
 IMPORT = re.compile(r"^ *((?:import|from) +lmscaling\b(?:[^(\n]*\([^)]*\)|.*))$", re.MULTILINE)
 """A statement that imports from this package, at any indent."""
 
@@ -226,8 +229,12 @@ def kinds() -> list[str]:
 
 
 def figures() -> dict[str, Path]:
-    """Figure modules by name."""
-    return sources("figures")
+    """Figure modules by name, sorted. One with a table ``FIGURES`` has a figure for each key."""
+    names = {}
+    for stem, path in sources("figures").items():
+        table = TABLE.search(path.read_text())
+        names |= dict.fromkeys(KEY.findall(table[0]) if table else [stem], path)
+    return dict(sorted(names.items()))
 
 
 def figure_sources(name: str) -> list[Path]:
@@ -236,7 +243,7 @@ def figure_sources(name: str) -> list[Path]:
     The workflow makes them inputs of the figure, so that an edit of one draws the figure again.
     """
     reached: set[Path] = set()
-    pending = {PACKAGE / "figures" / f"{name}.py"}
+    pending = {figures()[name]}
     while pending:
         path = pending.pop()
         reached.add(path)

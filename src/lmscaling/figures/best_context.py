@@ -33,12 +33,9 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     attentions = [name for name in colours if name in set(rows.attention)]
     looks = {name: (colours[name], style.marker(name)) for name in attentions}
     sizes = style.sizes_of(rows)
-    columns = min(COLUMNS, len(sizes))
-    figure, panels = law_panels.panel_grid(-(-len(sizes) // columns), columns, 2.6)
-    for axes in panels.flat[len(sizes) :]:
-        axes.set_axis_off()
+    figure, panels = style.panels(len(sizes), COLUMNS, 2.6, sharex=False, sharey=False)
     shown = points.fullest(every)
-    for size, axes in zip(sizes, panels.flat, strict=False):
+    for size, axes in zip(sizes, panels, strict=True):
         by_attention = {
             a: (group, fitted[group.source, group.schedule, a, s])
             for (_, a, s), group in shown.items()
@@ -46,14 +43,13 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         }
         _draw_panel(axes, by_attention, looks)
         law_panels.title_above_note(axes, size)
-        axes.set_xlabel("Context (tokens)")
-    for row in panels:
-        row[0].set_ylabel(style.loss_label(rows))
+    style.label_outer(panels, "Context (tokens)", style.loss_label(rows))
     optima = [best for best in fitted.values() if best.at is not None]
     marks = [Line2D([], [], color="white", marker="*", mec="black", markersize=9,
                     label="best context")] if optima else []  # fmt: skip
+    keys = style.attention_handles(colours, attentions, True)
     ranges = law_panels.interval_handles(best.interval for best in optima)
-    law_panels.legend(figure, [*law_panels.attention_handles(looks), *marks, *ranges])
+    style.legend(figure, [*keys, *marks, *ranges], 7)
     law_panels.footnote(figure, shown.values())
     return figure
 
@@ -77,7 +73,7 @@ def _draw_panel(axes: Axes, groups: dict[str, tuple[Group, Optimum]], looks: dic
         stroke = style.dashes(name)
         axes.plot(list(means), list(means.values()), linestyle=stroke, color=colour, linewidth=1.1)
         law_panels.mark_unequal(axes, known, "context", mark, colour)
-    law_panels.context_scale(axes, {p.context for known in ends.values() for p in known})
+    style.context_scale(axes, {p.context for known in ends.values() for p in known})
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.margins(0.06)
     law_panels.clip_losses(axes, losses)

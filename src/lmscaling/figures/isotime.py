@@ -12,12 +12,14 @@ are arrows at the upper edge. Attentions of one size are left out where others h
 counts parameters without embeddings.
 """
 
+from itertools import cycle
+
 import seaborn as sns
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
@@ -42,10 +44,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         if attention in attentions and context in contexts
     }
     budgets = sorted({p.budget for group, _ in drawn.values() for p in group.points})
-    looks = law_panels.assign_looks(budgets, sns.color_palette("crest", len(budgets)).as_hex())
+    shades = sns.color_palette("crest", len(budgets)).as_hex()
+    looks = dict(zip(budgets, zip(shades, cycle(style.MARKERS), strict=False), strict=True))
     grows = [any(best.at for best in law.optima.values()) for _, law in drawn.values()]
     columns = len(attentions) + any(grows)
-    figure, panels = law_panels.panel_grid(len(contexts), columns, 1.9, sharex="col")
+    figure, panels = style.grid(len(contexts), columns, 1.9, sharex="col")
     unit = next(iter(groups.values())).unit
     for context, row in zip(contexts, panels, strict=True):
         for attention, axes in zip(attentions, row, strict=False):
@@ -58,7 +61,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             _draw_growth(row[-1], laws, colours)
             row[-1].set_ylabel("Best N (parameters)")
         row[0].set_ylabel("Loss\n(nats per token)")
-        law_panels.label_row(row[-1], f"context {style.tokens(context)}")
+        style.label_row(row[-1], f"context {style.tokens(context)}")
     for attention, top, bottom in zip(attentions, panels[0], panels[-1], strict=False):
         law_panels.title_above_note(top, f"{attention} attention")
         bottom.set_xlabel("N (parameters)")
@@ -66,7 +69,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     if any(grows):
         label = "Productive time (hours)" if unit == "hours" else "Budget (updates)"
         panels[-1][-1].set_xlabel(label)
-    law_panels.legend(figure, _handles(looks, unit, attentions if any(grows) else [], colours))
+    style.legend(figure, _handles(looks, unit, attentions if any(grows) else [], colours), 7)
     law_panels.footnote(figure, groups.values())
     return figure
 
@@ -78,11 +81,7 @@ def _handles(
         Line2D([], [], color=colour, marker=mark, markersize=4.5, label=f"{budget:g} {unit}")
         for budget, (colour, mark) in looks.items()
     ]
-    lines = [
-        Line2D([], [], color=colours[name], label=name, linestyle=style.dashes(name))
-        for name in attentions
-    ]
-    return budgets + lines
+    return budgets + style.attention_handles(colours, attentions, False)
 
 
 def _draw_losses(axes: Axes, group: Group, law: IsoTime, looks: dict, unit: str) -> None:
@@ -131,17 +130,14 @@ def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) 
         law_panels.placeholder(axes, "no budget has a bracketed optimum")
         return
     times = [t for best in optima.values() for t, _, _ in best]
-    law_panels.plain_log(axes, sorted(set(times)), "x")
-    axes.set_yscale("log")
+    style.log_scale(axes, "x", sorted(set(times)))
     for name, best in optima.items():
         axes.plot([t for t, _, _ in best], [at for _, _, at in best], "o", color=colours[name])
         law = laws[name]
         if law.G is not None and law.p is not None:
             axes.plot(times := sorted(times), [law.G * t**law.p for t in times],
                       linestyle=style.dashes(name), color=colours[name])  # fmt: skip
-    axes.yaxis.set_major_locator(LogLocator(subs=[1, 1.5, 2, 3, 5, 7]))
-    axes.yaxis.set_major_formatter(lambda value, _: short(value))
-    axes.yaxis.set_minor_locator(NullLocator())
+    style.log_scale(axes, "y", LogLocator(subs=[1, 1.5, 2, 3, 5, 7]), short)
     axes.margins(0.12, 0.25)
     for name, best in optima.items():
         for t, one, at in best:

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from numpy.typing import NDArray
 from pandas import DataFrame
 
@@ -52,9 +52,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         (a, c): group for (_, a, c), group in groups.items() if a in attentions and c in contexts
     }
     laws = {key: loss_surface.fit_group(group, check=False) for key, group in drawn.items()}
-    figure, panels = law_panels.panel_grid(
-        len(attentions), len(contexts), 2.6, sharex=True, sharey=True
-    )
+    figure, panels = style.grid(len(attentions), len(contexts), 2.6, sharex=True, sharey=True)
     residuals = np.concatenate([np.abs(law.residuals) for law in laws.values()] or [[]])
     scale = _scale_residuals(residuals) if len(residuals) else _scale_losses(drawn.values())
     notes = {key: _describe(drawn[key], law) for key, law in laws.items()}
@@ -76,7 +74,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             law_panels.panel_note(axes, "\n" * missing + note, 30 if len(contexts) > 2 else 50)
             if not i:
                 law_panels.title_above_note(axes, f"context {style.tokens(context)}")
-        law_panels.label_row(panels[i, -1], f"{attention} attention")
+        style.label_row(panels[i, -1], f"{attention} attention")
     for axes in panels[-1]:
         axes.set_xlabel("N (parameters)")
     for axes in panels[:, 0]:
@@ -112,9 +110,7 @@ def _draw_points(axes: Axes, group: Group, law: LossSurface, scale: ScalarMappab
     axes.set_yscale("log")
     axes.margins(0.12)
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=[1] if high > 100 * low else [1, 3]))
-    axes.yaxis.set_major_formatter(lambda value, _: short(value))
-    axes.yaxis.set_minor_locator(NullLocator())
+    style.log_scale(axes, "y", LogLocator(subs=[1] if high > 100 * low else [1, 3]), short)
 
 
 def _draw_surface(axes: Axes, group: Group, law: LossSurface) -> None:

@@ -40,7 +40,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     looks = {name: (colours[name], style.marker(name)) for name in attentions}
     sizes = style.sizes_of(rows)
     contexts = law_panels.widest_contexts([p for group in groups.values() for p in group.points])
-    figure, panels = law_panels.panel_grid(len(sizes), len(contexts), 1.9, sharex=True)
+    figure, panels = style.grid(len(sizes), len(contexts), 1.9, sharex=True)
     for size, row in zip(sizes, panels, strict=True):
         for context, axes in zip(contexts, row, strict=True):
             group = groups.get((min(rows.source), size, context))
@@ -51,12 +51,12 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             laws = fitted[group.source, group.schedule, size, context].laws
             _draw_panel(axes, group, laws, runs, looks, width=132 // len(contexts))
         row[0].set_ylabel("Loss (nats per token)")
-        law_panels.label_row(row[-1], size)
+        style.label_row(row[-1], size)
     unit = next(iter(groups.values())).unit
     for context, top, bottom in zip(contexts, panels[0], panels[-1], strict=True):
         law_panels.title_above_note(top, f"context {style.tokens(context)}")
         bottom.set_xlabel("Time (hours)" if unit == "hours" else "Budget (updates)")
-    law_panels.legend(figure, law_panels.attention_handles(looks))
+    style.legend(figure, style.attention_handles(colours, attentions, True), 7)
     law_panels.footnote(figure, groups.values())
     return figure
 
@@ -85,7 +85,7 @@ def _draw_panel(
         gamma, floor = (law_panels.format_interval(law.intervals[n]) for n in ("gamma", "E"))
         lines.append(f"{name}: gamma {law.gamma:.2f} ({gamma}); E {law.E:.2f} ({floor})")
     ticks = sorted({p.budget for p in group.points})
-    law_panels.plain_log(axes, ticks if len(ticks) < 7 else ticks[::2], "x")
+    style.log_scale(axes, "x", ticks if len(ticks) < 7 else ticks[::2])
     axes.yaxis.set_major_locator(MaxNLocator(4))
     bottom = min([p.loss for p in group.points] + [law.E for law in laws.values() if law.E])
     losses = [*curves.loss, *(p.loss for p in group.points)]
