@@ -25,7 +25,7 @@ def figure(args: Namespace) -> str:
     places = args.study / "store", args.study / "figures"
     named = (figures.save(name, *places) for name in args.names)
     paths = list(named if args.names else figures.save_all(*places))
-    return "\n".join(f"figure: {made}" for made in paths) or "figures: nothing has changed"
+    return "\n".join(f"figure: {made}" for made in paths) or "figures: none with data has changed"
 
 
 @verb(STUDY)

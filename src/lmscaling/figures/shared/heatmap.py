@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import seaborn as sns
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame
@@ -54,6 +54,8 @@ def draw(
             yticklabels=sizes,
             ax=axes,
         )
+        for text, colour in zip(axes.texts, colours, strict=True):  # seaborn's has less contrast
+            text.set_color(_ink(colour))
         axes.invert_yaxis()
         axes.tick_params(length=0, labelrotation=0)
         axes.set_title(title)
@@ -72,3 +74,9 @@ def panels_of(rows: DataFrame) -> dict[str, DataFrame]:
                 origin = ", published" if source == "published" else ""
                 panels[f"{attention} attention{origin}"] = part
     return panels
+
+
+def _ink(colour: str) -> str:
+    """Black or white, whichever has more contrast with the colour."""
+    red, green, blue = to_rgb(colour)
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
