@@ -17,7 +17,7 @@ def build_store(args: Namespace) -> str:
     return f"store: {', '.join(f'{n:,} {name}' for name, n in counts.items())}"
 
 
-@verb(STUDY, argument("names", "file stems in figures/", nargs="*"), by_workflow=True)
+@verb(STUDY, argument("names", "names of figures", nargs="*"), by_workflow=True)
 def figure(args: Namespace) -> str:
     """Draw the figures of a study that have changed, or those that are named, from the store."""
     from lmscaling import figures

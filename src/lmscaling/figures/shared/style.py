@@ -210,14 +210,8 @@ def grid(
 ) -> tuple[Figure, np.ndarray]:
     """A grid of panels across the page, each of a height in inches, below ``top`` inches for the
     legend."""
-    figure, places = plt.subplots(
-        rows,
-        columns,
-        figsize=(PAGE, top + height * rows),
-        squeeze=False,
-        layout="constrained",
-        **options,
-    )
+    options |= {"figsize": (PAGE, top + height * rows), "layout": "constrained"}
+    figure, places = plt.subplots(rows, columns, squeeze=False, **options)
     sns.despine(figure)
     return figure, places
 
@@ -289,17 +283,10 @@ def published_handle(sources: Sources) -> list[Line2D]:
 
 def attention_handles(colours: dict[str, str], names: Iterable[str], marks: bool) -> list[Line2D]:
     """Legend entries of attentions: colour, dashes and, with ``marks``, the marker."""
+    looks = {name: {"color": colours[name], "linestyle": dashes(name)} for name in names}
     return [
-        Line2D(
-            [],
-            [],
-            color=colours[name],
-            linestyle=dashes(name),
-            label=name,
-            marker=marker(name) if marks else "",
-            markersize=4.5,
-        )
-        for name in names
+        Line2D([], [], **look, label=name, marker=marker(name) if marks else "", markersize=4.5)
+        for name, look in looks.items()
     ]
 
 
