@@ -16,8 +16,11 @@ from conftest import ROOT, STUDY
 from lmscaling.store import EXPORTS
 
 PARTS = ("workflow", "config", "profiles", "default", "slurm")
-FIGURES = {"learning_curves", "context_scaling", "loss_by_position", "step_time"}
-"""Files of figures/ that the product here has: every figure is a job, and drawn in other tests."""
+FILES = {"learning_curves", "context_scaling", "loss_by_position", "throughput"}
+"""Files of figures/ that the product here has; all are drawn in other tests."""
+CURVES = {"learning_curves", *(f"learning_curves_{axis}" for axis in ("flops", "hours", "tokens"))}
+FIGURES = FILES | CURVES
+"""Figures of these files."""
 OVERLAY: dict[str, Any] = STUDY | {
     "axes": {**STUDY["axes"], "seed": [0], "lr_scale": [1.0]},
     "protocol": {"all": 1, "linear": 1},
@@ -218,7 +221,7 @@ def product(root: Path) -> Place:
     others = shutil.ignore_patterns("*.[!c]*")
     shutil.copytree(ROOT / "results/published", root / "results/published", ignore=others)
     for path in (root / "src/lmscaling/figures").glob("[a-z]*.py"):
-        if path.stem not in FIGURES:
+        if path.stem not in FILES:
             path.unlink()
     documents(root, a=400, b=100, v=60)
     (root / "tiny.yaml").write_text(yaml.safe_dump(OVERLAY))

@@ -21,7 +21,7 @@ from lmscaling.store import meanings
 from lmscaling.train import journal, norms
 
 NAMES = list(registry.figures())
-CAPTIONS = {name: " ".join(figures.load(name).__doc__.split()) for name in NAMES}
+CAPTIONS = {name: "{0.title}. {0.text}".format(figures.caption(name)) for name in NAMES}
 
 
 def queried(folder, of_tables=True):

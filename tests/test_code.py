@@ -15,7 +15,7 @@ from lmscaling.files import write_json
 from lmscaling.status import reset, stale, table
 from lmscaling.store import build
 
-DRAWN = ("grid_status", "learning_curves_tokens")
+DRAWN = ("grid_status", "learning_curves")
 
 MINE = "import torch\nfrom lmscaling.kernels import decode\n\n\nclass Attention:\n    width = 16\n"
 

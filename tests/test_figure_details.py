@@ -32,9 +32,9 @@ def test_the_map_of_the_grid_tells_statuses_by_letters_too(study, cells):
     assert {*rows.status} <= {*looks}
     lay_out(study, skip=[{"seed": 1, "reason": "not wanted"}])  # the others of the field are done
     figure, _ = drawn(study, "grid_status")
-    text, field = figure.axes[0].texts[0].get_text(), figure.axes[0].patches[0]
+    text, fields = figure.axes[0].texts[0].get_text(), figure.axes[0].collections[0]
     assert "S" in text
-    assert to_hex(field.get_facecolor()) == looks["done"][1].lower()
+    assert to_hex(fields.get_facecolor()[0]) == looks["done"][1].lower()
 
 
 def test_the_map_of_spikes_has_their_rate_and_what_is_no_number(study, cells):

@@ -169,12 +169,16 @@ def test_a_figure_depends_on_its_module_and_on_what_all_share():
         return {name for name in registry.figures() if path in registry.figure_sources(name)}
 
     everything = set(registry.figures())
-    for name in everything:
-        assert redrawn(f"figures/{name}.py") == {name}
-    shared = ("figures/__init__.py", "figures/shared/curves.py", "fits/power_law.py")
+    for name, path in registry.figures().items():
+        assert name in redrawn(f"figures/{path.name}")
+    assert redrawn("figures/surface.py") == {"surface"}
+    shared = ("figures/__init__.py", "figures/shared/own_context.py", "fits/power_law.py")
     for file in (*shared, "formatting.py", "store/spikes.py"):
         assert redrawn(file) == everything
     assert redrawn("report/table.py") == set()
+    curves = {name for name in everything if "learning_curves" in name}
+    assert redrawn("figures/learning_curves.py") == curves
+    assert len(curves) == 4
 
 
 HUB = {

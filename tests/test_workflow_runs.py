@@ -9,7 +9,7 @@ import signal
 import pytest
 import strangers
 from conftest import ROOT
-from product import FIGURES, MORE, Place, documents, product
+from product import CURVES, FIGURES, MORE, Place, documents, product
 from slurm_cluster import PATIENCE_SECONDS, eventually
 
 from lmscaling.store.build import connect
@@ -66,7 +66,7 @@ def test_one_command_leaves_everything_that_is_promised_and_nothing_to_do(done):
 
 def test_what_is_added_is_computed_and_what_is_reset_again_and_the_rest_stays(place):
     place.study(**MORE)
-    place.append("src/lmscaling/figures/shared/curves.py", "# edited\n")
+    place.append("src/lmscaling/figures/learning_curves.py", "# edited\n")
     (reset,) = place.results.glob("runs/softmax-s-ctx16-s0-????????/run.json")
     before = reset.read_bytes()
     place.lmscaling("reset", "softmax-s-ctx16-s0")
@@ -89,7 +89,7 @@ def test_what_is_added_is_computed_and_what_is_reset_again_and_the_rest_stays(pl
 def test_an_edited_helper_draws_its_figures_and_one_that_fails_holds_up_no_other(place):
     drawn = place.results / "figures/drawn.json"
     before = json.loads(drawn.read_text())
-    place.append("src/lmscaling/figures/shared/curves.py", "# edited\n")
+    place.append("src/lmscaling/figures/learning_curves.py", "# edited\n")
     place.edit("src/lmscaling/figures/context_scaling.py", "QUERY =", "QUERY = 'SELECT' #")
     failed = place.snakemake("--cores", "2", check=False)
     assert failed.returncode == 1
@@ -97,7 +97,7 @@ def test_an_edited_helper_draws_its_figures_and_one_that_fails_holds_up_no_other
     assert "Traceback" in (place.results / "logs/draw.log").read_text()
     after = json.loads(drawn.read_text())
     assert before.keys() == after.keys() == FIGURES
-    assert {name for name in after if after[name] != before[name]} == {"learning_curves"}
+    assert {name for name in after if after[name] != before[name]} == CURVES
     assert (place.results / "figures/context_scaling.svg").is_file()
 
 

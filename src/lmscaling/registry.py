@@ -29,6 +29,9 @@ FORMS = "forms"
 FUNCTION = re.compile(r"^def ([a-z]\w*)", re.MULTILINE)
 """A function of a module that is not private."""
 
+TABLE, KEY = re.compile(r"^FIGURES = \{.*?^\}", re.M | re.S), re.compile(r'^    "(\w+)":', re.M)
+"""The table of a module with several figures, and a name in it."""
+
 
 def sources(folder: str) -> dict[str, Path]:
     """Source files of ``lmscaling/<folder>/`` by stem, sorted, without those named ``_*``."""
@@ -199,8 +202,12 @@ def _lineage(attention: str) -> list[ast.ClassDef]:
 
 
 def figures() -> dict[str, Path]:
-    """Figure modules by name."""
-    return sources("figures")
+    """Figure modules by name, sorted. One with a table ``FIGURES`` has a figure for each key."""
+    names = {}
+    for stem, path in sources("figures").items():
+        table = TABLE.search(path.read_text())
+        names |= dict.fromkeys(KEY.findall(table[0]) if table else [stem], path)
+    return dict(sorted(names.items()))
 
 
 def figure_sources(name: str) -> list[Path]:

@@ -405,7 +405,7 @@ class Study:
         """A figure of the report, drawn anew. It says so where the study has no data for it.
 
         Args:
-            name: File stem in ``lmscaling/figures/``, such as ``context_scaling``.
+            name: Of a figure of the report, such as ``context_scaling``.
 
         Returns:
             A figure that pyplot does not hold; save it with ``bbox_inches="tight"``, which keeps

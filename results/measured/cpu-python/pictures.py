@@ -37,9 +37,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullLocator
 from pandas import DataFrame
 
-from lmscaling import Study
+from lmscaling import Study, figures
 from lmscaling.claims import _contrasts
-from lmscaling.figures import speed_up
 from lmscaling.figures.shared import style
 from lmscaling.files import replacing
 from lmscaling.store import PUBLISHED, build
@@ -73,7 +72,7 @@ def numbers() -> tuple[DataFrame, DataFrame]:
         with build.connect(study / "store") as db:
             roles = {"candidate": "linear", "baseline": "softmax"}
             curves = db.execute(_contrasts.CURVES, roles).df()
-            steps = db.sql(speed_up.QUERY).df()
+            steps = db.sql(figures.load("speed_up").QUERY).df()
     losses = _contrasts.losses_at(curves, "hours", ["size", "context"])
     wide = losses.pivot_table(index=["size", "context"], columns="role", values="loss").dropna()
     wide["gap"] = wide.candidate - wide.baseline
@@ -265,7 +264,7 @@ def _contexts(axes: Axes, contexts: list[int], label: str) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(contexts))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(style.tokens))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.tokens(value)))
     axes.set_xlabel(label)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -17,15 +17,15 @@ def build_store(args: Namespace) -> str:
     return f"store: {', '.join(f'{n:,} {name}' for name, n in counts.items())}"
 
 
-@verb(STUDY, argument("names", "file stems in figures/", nargs="*"), by_workflow=True)
+@verb(STUDY, argument("names", "names of figures", nargs="*"), by_workflow=True)
 def figure(args: Namespace) -> str:
     """Draw the figures of a study that have changed, or those that are named, from the store."""
     from lmscaling import figures
 
     places = args.study / "store", args.study / "figures"
     named = (figures.save(name, *places) for name in args.names)
-    paths = list(named if args.names else figures.save_changed(*places))
-    return "\n".join(f"figure: {made}" for made in paths) or "figures: nothing has changed"
+    paths = list(named if args.names else figures.save_all(*places))
+    return "\n".join(f"figure: {made}" for made in paths) or "figures: none with data has changed"
 
 
 @verb(STUDY)

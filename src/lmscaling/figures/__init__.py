@@ -1,17 +1,18 @@
-"""Figures: one module each; the file name is the name of the figure.
+"""Figures: usually one module each; the file name is the name of the figure.
 
 A module in this folder has a docstring (the caption; its first sentence is the title), a
 ``SECTION`` of the report (a key of ``report.table.SECTIONS``), a ``QUERY`` over the views of the
 store, whose rows are exported as CSV, and a function ``draw(rows, db) -> Figure``, which receives
 these rows as a data frame. ``SWITCH = (group, label)`` is optional: the report shows one figure of
-a group at a time. This module applies the style, saves the files and adds the notes on unfinished
+a group at a time. A module with a table ``FIGURES`` of ``shared.entry.Entry`` has a figure for each
+key. This module applies the style, saves the files and adds the notes on unfinished
 runs, text and sources.
 """
 
 import csv
 import hashlib
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +28,7 @@ from pandas import DataFrame
 from lmscaling import registry
 from lmscaling.errors import UserError, choose
 from lmscaling.figures.shared import own_context, style
+from lmscaling.figures.shared.entry import Entry
 from lmscaling.files import read_json, replacing, sha256_of, write_json, write_text
 from lmscaling.store import published
 from lmscaling.store.build import connect
@@ -49,20 +51,23 @@ class Caption:
 
 
 def load(name: str) -> Any:
-    """The module of a figure.
+    """The module of a figure, or its entry in that of several.
 
     Raises:
         UserError: No figure has this name.
     """
-    names = list(registry.figures())
-    if name not in names:
-        raise UserError(f"figure {name!r} has no file; {choose(name, names)}")
-    return import_module(f"{__name__}.{name}")
+    modules = registry.figures()
+    if name not in modules:
+        raise UserError(f"figure {name!r} has no file; {choose(name, list(modules))}")
+    module = import_module(f"{__name__}.{modules[name].stem}")
+    return module.FIGURES[name] if hasattr(module, "FIGURES") else module
 
 
 def caption(name: str) -> Caption:
-    """The first sentence of a figure's docstring as title, the others as text on one line."""
-    title, _, text = " ".join(load(name).__doc__.split()).partition(". ")
+    """The first sentence of a figure's caption as title, the others as text on one line."""
+    found = load(name)
+    words = (found.caption if isinstance(found, Entry) else found.__doc__).split()
+    title, _, text = " ".join(words).partition(". ")
     return Caption(title.rstrip("."), text)
 
 
@@ -170,32 +175,17 @@ ORDER = (
 )  # fmt: skip
 
 
-def save_all(exports: Path, folder: Path, blank: bool) -> Iterable[Path]:
-    """Draw every figure and yield the path of each that has data.
+def save_all(exports: Path, folder: Path, blank: bool = True) -> Iterator[Path]:
+    """Draw each figure whose code, data or files have changed, and yield its path if it has data.
+
+    ``drawn.json`` in the folder has the digests of when each was last drawn. The times of the other
+    files become those of now, for a workflow that compares times.
 
     Args:
         exports: Folder of the store.
         folder: Where figures are written.
         blank: Whether figures without data are written too, for rules that declare them as
             outputs; otherwise the files of such a figure are removed.
-    """
-    with connect(exports) as db:
-        for name in registry.figures():
-            rows = _rows(name, db)
-            if blank or len(rows):
-                path = _save(name, db, folder, rows)
-                if len(rows):
-                    yield path
-            else:
-                for kind in FORMATS:
-                    (folder / f"{name}.{kind}").unlink(missing_ok=True)
-
-
-def save_changed(exports: Path, folder: Path) -> Iterator[Path]:
-    """Draw each figure whose code, data or files have changed, and yield its path.
-
-    ``drawn.json`` in the folder has the digests of when each was last drawn. The times of the other
-    files become those of now, for a workflow that compares times.
 
     Raises:
         UserError: Figures cannot be drawn; it names them. The others are drawn all the same.
@@ -212,14 +202,20 @@ def save_changed(exports: Path, folder: Path) -> Iterator[Path]:
                     file.touch()
                 continue
             try:
-                path = _save(name, db, folder, _rows(name, db))
+                rows = _rows(name, db)
+                if not (blank or len(rows)):
+                    for file in files:
+                        file.unlink(missing_ok=True)
+                    continue
+                path = _save(name, db, folder, rows)
             except Exception as error:
                 traceback.print_exc()
                 faults.append(f"{name} ({type(error).__name__}: {error})")
                 continue
             known[name] = _state(sources, files)
             write_json(record, known)
-            yield path
+            if len(rows):
+                yield path
     if faults:
         told = f"{len(faults)} of the figures cannot be drawn: {'; '.join(faults)}"
         raise UserError(f"{told}; mend their files in figures/, then run snakemake figures")

@@ -31,22 +31,18 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     attentions = [name for name in colours if name in set(rows.attention)]
     looks = {name: (colours[name], style.marker(name)) for name in attentions}
     sizes = style.sizes_of(rows)
-    columns = min(COLUMNS, len(sizes))
-    figure, panels = law_panels.panel_grid(-(-len(sizes) // columns), columns, 2.6)
-    for axes in panels.flat[len(sizes) :]:
-        axes.set_axis_off()
-    for size, axes in zip(sizes, panels.flat, strict=False):
+    figure, panels = style.panels(len(sizes), COLUMNS, 2.6, sharex=False, sharey=False)
+    for size, axes in zip(sizes, panels, strict=True):
         ends = shown.loc[(shown["size"] == size) & (shown.share == 1)]
         _draw_panel(axes, ends, optima.loc[optima["size"] == size].to_dict("records"), looks)
         law_panels.title_above_note(axes, size)
-        axes.set_xlabel("Context (tokens)")
-    for row in panels:
-        row[0].set_ylabel(style.loss_label(rows))
+    style.label_outer(panels, "Context (tokens)", style.loss_label(rows))
     intervals = [interval_of(best, "best") for best in optima.to_dict("records")]
     marks = [Line2D([], [], color="white", marker="*", mec="black", markersize=9,
                     label="best context")] if any(intervals) else []  # fmt: skip
     ranges = law_panels.interval_handles(intervals)
-    law_panels.legend(figure, [*law_panels.attention_handles(looks), *marks, *ranges])
+    keys = style.attention_handles(colours, attentions, True)
+    style.legend(figure, [*keys, *marks, *ranges], 7)
     law_panels.footnote(figure, shown)
     return figure
 
@@ -63,7 +59,7 @@ def _draw_panel(axes: Axes, ends: DataFrame, optima: list[Row], looks: dict) -> 
             means.index, means, linestyle=style.dashes(str(name)), color=colour, linewidth=1.1
         )
         law_panels.mark_unequal(axes, known, "context", mark, colour)
-    law_panels.context_scale(axes, ends.context)
+    style.context_scale(axes, ends.context)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.margins(0.06)
     law_panels.clip_losses(axes, ends.loss.tolist())

@@ -9,9 +9,7 @@ in the post.
 
 from typing import Any
 
-import seaborn as sns
 from duckdb import DuckDBPyConnection
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -47,24 +45,14 @@ GAP = 1.0
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     shades, panels = style.shades_of(rows), heatmap.panels_of(rows)
     columns = 1 if len(panels) <= MOST_ROWS else 2
-    lines = -(-len(panels) // columns)
-    figure, places = plt.subplots(
-        lines, columns, figsize=(style.PAGE, 0.6 + 1.9 * lines),
-        sharey=True, squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for axes in places.flat[len(panels) :]:
-        axes.set_axis_off()
-    for i, ((title, part), axes) in enumerate(zip(panels.items(), places.flat, strict=False)):
+    figure, places = style.panels(len(panels), columns, 1.9, top=0.6, sharex=False)
+    for (title, part), axes in zip(panels.items(), places, strict=True):
         _draw_panel(axes, part, shades)
         axes.set_title(title)
-        if i % columns == 0:
-            axes.set_ylabel("Wall clock (hours)")
-        if i + columns >= len(panels):
-            axes.set_xlabel("Context (tokens)")
+    style.label_outer(places, "Context (tokens)", "Wall clock (hours)")
     handles = _legend(rows, shades)
     longest = max(len(str(handle.get_label())) for handle in handles)
-    figure.legend(handles=handles, loc="outside upper center", ncols=5 if longest < 15 else 4)
-    sns.despine(figure)
+    style.legend(figure, handles, 5 if longest < 15 else 4)
     return figure
 
 

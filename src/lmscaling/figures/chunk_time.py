@@ -29,8 +29,6 @@ QUERY = """
     ORDER BY ALL
 """
 
-MARKERS = "osD^v<>Pph"
-
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     methods = list(style.methods(rows.method.tolist()))
@@ -52,7 +50,7 @@ def _context_shades(rows: DataFrame) -> dict[int, style.Method]:
     contexts = sorted(rows.context.unique())
     shades = style.shades(style.COLOURS["linear"], len(contexts) + 3)[3:]  # the first are too light
     return {
-        context: style.Method(shade, MARKERS[i % len(MARKERS)])
+        context: style.Method(shade, style.MARKERS[i % len(style.MARKERS)])
         for i, (context, shade) in enumerate(zip(contexts, shades, strict=True))
     }
 

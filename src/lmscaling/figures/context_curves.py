@@ -8,7 +8,6 @@ which hide most spikes.
 
 import seaborn as sns
 from duckdb import DuckDBPyConnection
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -42,10 +41,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     colours = dict(zip(contexts, sns.color_palette("crest", len(contexts)), strict=True))
     is_turned = len(variants) > max(COLUMNS, len(sizes))
     shape = (len(variants), len(sizes)) if is_turned else (len(sizes), len(variants))
-    figure, panels = plt.subplots(
-        *shape, figsize=(style.PAGE, 0.9 + (1.6 if is_turned else 2.4) * shape[0]),
-        sharex=True, sharey=True, squeeze=False, layout="constrained",
-    )  # fmt: skip
+    figure, panels = style.grid(*shape, 1.6 if is_turned else 2.4, sharex=True, sharey=True)
     for size, places in zip(sizes, panels.T if is_turned else panels, strict=True):
         for (attention, source), axes in zip(variants, places, strict=True):
             in_panel = (rows["size"] == size) & (rows.attention == attention)
@@ -60,16 +56,9 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         bottom.set_xlabel("Updates")
     for places, side in zip(panels, sides, strict=True):
         places[0].set_ylabel("Training loss\n(nats per token)")
-        places[-1].annotate(
-            side.replace(" ", "\n"), (1.02, 0.5), xycoords="axes fraction", rotation=270,
-            va="center", ha="left",
-        )  # fmt: skip
+        style.label_row(places[-1], side.replace(" ", "\n"))
     handles = [Line2D([], [], color=c, label=f"{context:,}") for context, c in colours.items()]
-    figure.legend(
-        handles=handles, title="Context (tokens)", loc="outside upper center",
-        ncols=min(5, len(handles)),
-    )  # fmt: skip
-    sns.despine(figure)
+    style.legend(figure, handles, title="Context (tokens)")
     return figure
 
 

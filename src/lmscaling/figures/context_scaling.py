@@ -12,7 +12,7 @@ post averaged the last updates.
 
 from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame, concat
 
 from lmscaling.figures.shared import ends, style
@@ -31,8 +31,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     every = concat([rows, expected]) if len(expected) else rows
     colours, shades = style.palette(rows.attention.tolist()), style.shades_of(every)
     attentions = list(dict.fromkeys(attention for attention, _ in shades))
-    contexts, known = sorted(rows.context.unique()), spreads(rows)
-    figure, panels = style.panels(len(attentions), min(2, len(attentions)), 2.6)
+    known = spreads(rows)
+    figure, panels = style.panels(len(attentions), 2, 2.6)
     for attention, axes in zip(attentions, panels, strict=True):
         part = rows.loc[rows.attention == attention]
         sizes = [(size, shade) for (name, size), shade in shades.items() if name == attention]
@@ -43,10 +43,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             ends.draw_predicted(axes, expected.loc[left], "context", shade, shift)
         ends.label_unequal(axes, part, "context")
         style.mark_unusual(axes, part, "context", "loss", colours)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(contexts[:: 1 if len(contexts) < 8 else 2]))
-        axes.xaxis.set_major_formatter(FuncFormatter(style.tokens))
-        axes.xaxis.set_minor_locator(NullLocator())
+        style.context_scale(axes, rows.context, 7)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set_title(f"{attention} attention")
         axes.set_xlabel("Context (tokens)")

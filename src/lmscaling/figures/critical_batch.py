@@ -43,9 +43,8 @@ MOST_COLUMNS = 3
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     contexts, shades = sorted(rows.context.unique()), style.shades_of(rows)
-    columns = min(MOST_COLUMNS, len(contexts))
-    figure, panels = style.panels(len(contexts), columns, 2.2)
-    for i, (context, axes) in enumerate(zip(contexts, panels, strict=True)):
+    figure, panels = style.panels(len(contexts), MOST_COLUMNS, 2.2)
+    for context, axes in zip(contexts, panels, strict=True):
         part = rows.loc[rows.context == context]
         for (attention, size), colour in shades.items():
             cell = part[(part.attention == attention) & (part["size"] == size)]
@@ -53,12 +52,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for tokens in part.update_tokens.unique():
             axes.axhline(tokens, color="0.4", linewidth=1.0, linestyle=":")
         axes.set_title(f"context {context:,}")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        if i + columns >= len(contexts):
-            axes.set_xlabel("Updates")
-    for axes in panels[::columns]:
-        axes.set_ylabel("Noise scale (tokens)")
+        axes.set(xscale="log", yscale="log")
+    style.label_outer(panels, "Updates", "Noise scale (tokens)")
     style.legend_of(figure, shades)
     panels[0].legend(
         handles=[

@@ -45,29 +45,23 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     cells = list(rows[key].drop_duplicates().itertuples(index=False, name=None))
     places = rows[["size", "context"]].drop_duplicates()
     colours = style.palette(rows.attention.tolist())
-    figure, panels = style.panels(len(cells), min(COLUMNS, len(cells)), 1.7)
+    figure, panels = style.panels(len(cells), COLUMNS, 1.7)
     for axes, (name, size, context) in zip(panels, cells, strict=True):
         own = rows.loc[(rows[key] == [name, size, context]).all(axis=1)]
         colour = colours[name]
-        _lines(axes, own.loc[own.split == "train"], colour, "--")
-        _lines(axes, own.loc[own.split == "validation"], colour, "-")
+        for split, stroke in (("train", "--"), ("validation", "-")):
+            style.draw_range(axes, own.loc[own.split == split], "epochs", "loss", colour, stroke)
         _mark_best(axes, own.loc[own.split == "validation"], colour)
         title = name if len(places) == 1 else f"{name}, {size} at {context:,}"
         axes.set_title(title, fontsize="medium")
-    style.label_outer(panels, "Epochs (passes)", "Loss (nats per token)", COLUMNS)
+    style.label_outer(panels, "Epochs (passes)", "Loss (nats per token)")
     handles = [
         Line2D([], [], color="0.3", label="validation"),
         Line2D([], [], color="0.3", linestyle="--", label="training, mean of an epoch"),
         Line2D([], [], color="0.3", marker="o", linestyle="", label="best epoch, 95 % interval"),
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3)
+    style.legend(figure, handles)
     return figure
-
-
-def _lines(axes: Axes, rows: DataFrame, colour: str, stroke: str) -> None:
-    found = rows.groupby("epochs").loss.agg(["mean", "min", "max"])
-    axes.plot(found.index, found["mean"], color=colour, linestyle=stroke, linewidth=1.3)
-    axes.fill_between(found.index, found["min"], found["max"], color=colour, alpha=0.15, lw=0)
 
 
 def _mark_best(axes: Axes, rows: DataFrame, colour: str) -> None:

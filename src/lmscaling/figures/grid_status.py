@@ -49,7 +49,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         if status in set(rows.status)
     ]
     sizes = list(dict.fromkeys(rows["size"]))  # in the order of the study: N of pending is unknown
-    return heatmap.draw(sizes, heatmap.fields_of(rows, _field), legend)
+    return heatmap.draw(rows, sizes, _field, legend)
 
 
 def _field(rows: DataFrame) -> tuple[str, str]:

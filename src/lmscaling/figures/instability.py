@@ -47,7 +47,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     legend.append(Patch(color="none", label="!  non-finite loss"))
     if rows.compared_share.gt(0).any():
         legend.append(Patch(color="none", label="Δ  difference from other runs"))
-    return heatmap.draw(style.sizes_of(rows), heatmap.fields_of(rows, _field), legend)
+    return heatmap.draw(rows, style.sizes_of(rows), _field, legend)
 
 
 def _field(rows: DataFrame) -> tuple[str, str]:

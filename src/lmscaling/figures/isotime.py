@@ -12,12 +12,14 @@ are arrows at the upper edge. Attentions of one size are left out where others h
 counts parameters without embeddings.
 """
 
+from itertools import cycle
+
 import seaborn as sns
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from pandas import DataFrame, notna
 
 from lmscaling.figures.shared import law_panels, style
@@ -36,11 +38,10 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     shown = every.loc[every.attention.isin(attentions) & every.context.isin(contexts)]
     best = law_panels.fitted(db, "best_sizes", shown, "attention", "context")
     budgets = sorted(set(shown.budget))
-    looks = law_panels.assign_looks(budgets, sns.color_palette("crest", len(budgets)).as_hex())
+    shades = sns.color_palette("crest", len(budgets)).as_hex()
+    looks = dict(zip(budgets, zip(shades, cycle(style.MARKERS), strict=False), strict=True))
     colours, grows = style.palette(rows.attention.tolist()), best.best.notna().any()
-    figure, panels = law_panels.panel_grid(
-        len(contexts), len(attentions) + int(grows), 1.9, sharex="col"
-    )
+    figure, panels = style.grid(len(contexts), len(attentions) + int(grows), 1.9, sharex="col")
     unit = rows.unit.iloc[0]
     for context, row in zip(contexts, panels, strict=True):
         laws = best.loc[best.context == context]
@@ -55,7 +56,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             _draw_growth(row[-1], laws, colours)
             row[-1].set_ylabel("Best N (parameters)")
         row[0].set_ylabel("Loss\n(nats per token)")
-        law_panels.label_row(row[-1], f"context {style.tokens(context)}")
+        style.label_row(row[-1], f"context {style.tokens(context)}")
     for attention, top, bottom in zip(attentions, panels[0], panels[-1], strict=False):
         law_panels.title_above_note(top, f"{attention} attention")
         bottom.set_xlabel("N (parameters)")
@@ -63,7 +64,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     if grows:
         label = "Productive time (hours)" if unit == "hours" else "Budget (updates)"
         panels[-1][-1].set_xlabel(label)
-    law_panels.legend(figure, _handles(looks, unit, attentions if grows else [], colours))
+    style.legend(figure, _handles(looks, unit, attentions if grows else [], colours), 7)
     law_panels.footnote(figure, every)
     return figure
 
@@ -75,11 +76,7 @@ def _handles(
         Line2D([], [], color=colour, marker=mark, markersize=4.5, label=f"{budget:g} {unit}")
         for budget, (colour, mark) in looks.items()
     ]
-    lines = [
-        Line2D([], [], color=colours[name], label=name, linestyle=style.dashes(name))
-        for name in attentions
-    ]
-    return budgets + lines
+    return budgets + style.attention_handles(colours, attentions, False)
 
 
 def _draw_losses(axes: Axes, known: DataFrame, optima: list[Row], looks: dict) -> None:
@@ -117,8 +114,7 @@ def _draw_growth(axes: Axes, laws: DataFrame, colours: dict[str, str]) -> None:
         law_panels.placeholder(axes, "no budget has a bracketed optimum")
         return
     times = sorted(set(known.budget))
-    law_panels.plain_log(axes, times, "x")
-    axes.set_yscale("log")
+    style.log_scale(axes, "x", times)
     lines = []
     for name, part in laws.groupby("attention", sort=False):
         law, found = part.to_dict("records")[0], part.loc[part.best.notna()]
@@ -131,9 +127,7 @@ def _draw_growth(axes: Axes, laws: DataFrame, colours: dict[str, str]) -> None:
                       linestyle=style.dashes(str(name)), color=colour)  # fmt: skip
         elif len(found):
             lines.append(f"{name}: {law['law_why']}")
-    axes.yaxis.set_major_locator(LogLocator(subs=[1, 1.5, 2, 3, 5, 7]))
-    axes.yaxis.set_major_formatter(lambda value, _: short(value))
-    axes.yaxis.set_minor_locator(NullLocator())
+    style.log_scale(axes, "y", LogLocator(subs=[1, 1.5, 2, 3, 5, 7]), short)
     axes.margins(0.12, 0.25)
     for best in known.to_dict("records"):
         if interval := interval_of(best, "best"):

@@ -11,13 +11,11 @@ unfinished runs, arrows at the upper edge failed ones; both are excluded from th
 import re
 from typing import Any
 
-import seaborn as sns
 from duckdb import DuckDBPyConnection
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame, isna, notna
 
 from lmscaling.figures.shared import style
@@ -49,16 +47,12 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     attentions = [name for name in colours if name in set(rows.attention)]
     optima = db.table("best_rates").df()
     panels = rows[["size", "context"]].drop_duplicates()
-    n_rows, n_columns = -(-len(panels) // COLUMNS), min(COLUMNS, len(panels))
     most = rows.groupby(["size", "context"]).attention.nunique().max()
     lines, legend = LINE * max(0, most - 2), LINE * (len(attentions) // 4)
-    figure, grid = plt.subplots(
-        n_rows, n_columns, figsize=(style.PAGE, 0.5 + legend + (2.7 + lines) * n_rows),
-        squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
-    for axes, (size, context) in zip(grid.flat, panels.itertuples(index=False), strict=False):
+    figure, places = style.panels(
+        len(panels), COLUMNS, 2.7 + lines, top=0.5 + legend, sharex=False, sharey=False
+    )
+    for axes, (size, context) in zip(places, panels.itertuples(index=False), strict=True):
         part = rows.loc[(rows["size"] == size) & (rows.context == context)]
         of_panel = (optima["size"] == size) & (optima.context == context)
         best = optima.loc[of_panel].to_dict("records")
@@ -67,10 +61,9 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         results = [f"{row['attention']}: {_describe_optimum(row)}" for row in best]
         axes.set_title("\n".join([f"{size}, context {context:,}", *results]), fontsize="small")
         axes.set_xlabel("Learning rate (per update)")
-    for row in grid:
-        row[0].set_ylabel("Validation loss (nats per token)")
-    figure.legend(handles=_legend(attentions, colours), loc="outside upper center", ncols=4)
-    sns.despine(figure)
+    for axes in places[::COLUMNS]:
+        axes.set_ylabel("Validation loss (nats per token)")
+    style.legend(figure, _legend(attentions, colours), 4)
     return figure
 
 
@@ -84,10 +77,8 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[str, str]) -> None:
     style.mark_unusual(axes, rows, "lr", "val_loss", colours)
     for lr in {f"{rate:.6g}" for rate in rows.lr / rows.lr_scale}:
         axes.axvline(float(lr), color="0.4", linewidth=1.0, linestyle=":")
-    axes.set_xscale("log")
-    tried = style.spread(sorted(set(rows.lr)), MOST_TICKS)
-    axes.set_xticks(tried, [_rate(lr) for lr in tried], fontsize="small")
-    axes.xaxis.set_minor_locator(NullLocator())
+    style.log_scale(axes, "x", style.spread(sorted(set(rows.lr)), MOST_TICKS), _rate)
+    axes.tick_params(axis="x", labelsize="small")
     axes.yaxis.set_major_locator(MaxNLocator(5))
 
 

@@ -10,9 +10,7 @@ first positions, may lie beyond the axis. At most four contexts and two datasets
 file contains all.
 """
 
-import seaborn as sns
 from duckdb import DuckDBPyConnection
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
@@ -50,11 +48,10 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     shades = style.shades_of(rows)
     gaps = _gaps(rows)
     kinds = 2 if len(gaps) else 1
-    figure, panels = plt.subplots(
-        kinds * len(contexts), len(columns), sharex="col", squeeze=False, layout="constrained",
-        figsize=(style.PAGE, 0.9 + (1.9 + 1.1 * (kinds - 1)) * len(contexts)),
-        height_ratios=[1.9, 1.1][:kinds] * len(contexts),
-    )  # fmt: skip
+    ratios = [1.9, 1.1][:kinds] * len(contexts)
+    figure, panels = style.grid(
+        len(ratios), len(columns), sum(ratios) / len(ratios), sharex="col", height_ratios=ratios
+    )
     for shared in (panels[::kinds], panels[1::2] if kinds == 2 else panels[:0]):
         for axes in shared.flat[1:]:
             axes.sharey(shared.flat[0])
@@ -66,9 +63,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                 _draw_gaps(bottom, _part(gaps, context, dataset, axis), shades)
         row = panels[kinds * i]
         row[0].set_ylabel("Loss\n(nats per token)")
-        row[-1].annotate(
-            f"context {context:,}", (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center"
-        )
+        style.label_row(row[-1], f"context {context:,}")
         if kinds == 2:
             baseline = rows.loc[rows.is_baseline, "attention"].iloc[0]
             panels[kinds * i + 1, 0].set_ylabel(f"Gap to\n{baseline} (nats)")
@@ -80,7 +75,6 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         if len(datasets) > 1:
             top.set_title(dataset)
     style.legend_of(figure, shades)
-    sns.despine(figure)
     return figure
 
 

@@ -11,6 +11,8 @@ are training losses for published runs, validation losses at a constant learning
 runs.
 """
 
+from typing import Any
+
 import numpy as np
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
@@ -27,7 +29,7 @@ from lmscaling.fits.multiplier import AXES
 SECTION = "laws"
 QUERY = multiplier.QUERY_OF.format(view="drawn_curves")
 
-LOOKS: dict[str, tuple[str, law_panels.Stroke]] = {
+LOOKS: dict[str, tuple[str, Any]] = {
     "updates": ("#3B3B3B", "-"), "flops": ("#8C4BB8", "--"), "hours": ("#1B8A4B", "-."),
 }  # fmt: skip
 """Colours and strokes of the axes, none of which is that of an attention."""
@@ -55,7 +57,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     widest = sorted(count.index[count == count.max()]) or contexts
     drawn = style.spread(widest, MOST_CURVES)
     lines = list(dict.fromkeys(zip(pairs["size"], pairs.reference, pairs.attention, strict=True)))
-    figure, panels = law_panels.panel_grid(len(lines), 1 + len(drawn), 1.9, sharey=True)
+    figure, panels = style.grid(len(lines), 1 + len(drawn), 1.9, sharey=True)
     for (size, reference, attention), row in zip(lines, panels, strict=True):
         in_row, along = (
             of.loc[(of["size"] == size) & (of.reference == reference) & (of.attention == attention)]
@@ -65,13 +67,13 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         row[0].set_ylabel(f"Multiplier (ratio)\nabove 1: {attention} is better")
         for context, axes in zip(drawn, row[1:], strict=True):
             _draw_losses(axes, along.loc[along.context == context], known_axes)
-        law_panels.label_row(row[-1], f"{attention} / {reference}, {size}")
+        style.label_row(row[-1], f"{attention} / {reference}, {size}")
     for axes in (axes for axes in panels.flat if axes.axison):
         axes.axhline(1, color="0.35", linewidth=1.0, zorder=1)
         axes.set_yscale("log")
     low, high = panels[0, 0].get_ylim()
     for axes in panels.flat:
-        law_panels.plain_log(axes, sorted(TICKS + NARROW) if high < 10 * low else TICKS, "y")
+        style.log_scale(axes, "y", sorted(TICKS + NARROW) if high < 10 * low else TICKS)
     panels[-1, 0].set_xlabel("Context (tokens)")
     for context, top, bottom in zip(drawn, panels[0, 1:], panels[-1, 1:], strict=True):
         law_panels.title_above_note(top, f"context {style.tokens(context)}")
@@ -79,7 +81,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     handles = [
         Line2D([], [], color=LOOKS[a][0], linestyle=LOOKS[a][1], label=NAMES[a]) for a in known_axes
     ]
-    law_panels.legend(figure, handles)
+    style.legend(figure, handles, 7)
     style.note(figure, style.filled(_noise(pairs)))
     return figure
 
@@ -95,7 +97,7 @@ def _draw_contexts(
         axes.plot(places, known[axis], color=colour, linestyle=stroke, linewidth=0.8, marker="o",
                   markersize=3)  # fmt: skip
         axes.vlines(places, *_ends(known, axis), color=colour, linewidth=1.6, alpha=0.7)
-    law_panels.context_scale(axes, contexts)
+    style.context_scale(axes, contexts)
     axes.set_xlim(contexts[0] / 1.4, contexts[-1] * 1.4)
     statuses = dict(zip(map(style.tokens, pairs.context), pairs.status, strict=True))
     reasons = law_panels.describe_statuses(statuses, multiplier.STATUSES, {"compared"})

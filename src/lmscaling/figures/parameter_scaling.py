@@ -10,7 +10,6 @@ are training losses; the post averaged the last updates.
 
 from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
@@ -30,9 +29,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     attentions = [name for name in colours if name in set(rows.attention)]
     contexts, known = sorted(rows.context.unique()), spreads(rows)
     expected = predicted(db)
-    columns = min(3, len(contexts))
     bars = ends.shifts(len(attentions), rows.params)
-    figure, panels = style.panels(len(contexts), columns, 2.1)
+    figure, panels = style.panels(len(contexts), 3, 2.1)
     for context, axes in zip(contexts, panels, strict=True):
         part = rows.loc[rows.context == context]
         for attention, shift in zip(attentions, bars, strict=True):
@@ -46,16 +44,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlim(rows.params.min() / 1.3, rows.params.max() * 1.3)  # also of a single size
         style.count_scale(axes)
-    for axes in panels[-columns:]:
-        axes.set_xlabel("N (parameters)")
-    for axes in panels[::columns]:
-        axes.set_ylabel(style.loss_label(rows))
-    handles = [
-        Line2D([], [], color=colours[name], linestyle=style.dashes(name), label=name)
-        for name in attentions
-    ]
-    if mixed:
-        handles.append(Line2D([], [], color="0.4", label="published", **style.PUBLISHED))
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(5, len(handles)))
+    style.label_outer(panels, "N (parameters)", style.loss_label(rows))
+    handles = style.attention_handles(colours, attentions, False)
+    style.legend(figure, handles + style.published_handle(rows.source))
     ends.note(figure, known)
     return figure

@@ -9,7 +9,6 @@ import numpy as np
 from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from pandas import DataFrame
 
 from lmscaling.figures.shared import style
@@ -30,7 +29,7 @@ COLUMNS = 4
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     names = rows.attention.unique().tolist()
     shades = style.shades_of(rows)
-    figure, panels = style.panels(len(names), min(COLUMNS, len(names)), 1.7)
+    figure, panels = style.panels(len(names), COLUMNS, 1.7)
     pairs = sorted(rows.pairs.unique())
     for axes, name in zip(panels, names, strict=True):
         own = rows.loc[rows.attention == name]
@@ -43,13 +42,10 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             axes.scatter(learned.pairs, learned.accuracy, color=colour, s=9, zorder=3)
             axes.scatter(lost.pairs, lost.accuracy, color=colour, s=16, marker="x", linewidth=0.8)
         axes.set_title(name, fontsize="medium")
-        axes.set_xscale("log", base=2)
         axes.set_ylim(-0.03, 1.05)
-        axes.xaxis.set_major_locator(FixedLocator(pairs))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-        axes.xaxis.set_minor_locator(NullLocator())
-    style.label_outer(panels, "Pairs (number)", "Accuracy (share)", COLUMNS)
-    figure.legend(handles=_handles(rows), loc="outside upper center", ncols=5)
+        style.log_scale(axes, "x", pairs)
+    style.label_outer(panels, "Pairs (number)", "Accuracy (share)")
+    style.legend(figure, _handles(rows))
     return figure
 
 

@@ -6,9 +6,8 @@ with the sequence; that of the others does not.
 """
 
 from duckdb import DuckDBPyConnection
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import style
@@ -30,10 +29,8 @@ QUERY = """
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     tasks = rows.task.unique().tolist()
     colours = style.palette(rows.attention.tolist())
-    figure, places = plt.subplots(
-        1, len(tasks), figsize=(style.PAGE, 3.2), sharey=True, squeeze=False, layout="constrained"
-    )
-    for axes, task in zip(places.flat, tasks, strict=True):
+    figure, (panels,) = style.grid(1, len(tasks), 2.3, sharey=True)
+    for axes, task in zip(panels, tasks, strict=True):
         own = rows.loc[(rows.task == task) & rows.accuracy.notna()]
         for name, part in own.groupby("attention", sort=False):
             part = part.sort_values("state_bytes")
@@ -44,14 +41,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             )  # fmt: skip
         pairs = rows.loc[rows.task == task, "pairs"].iloc[0]
         axes.set_title(f"{task}: {pairs} pairs", fontsize="medium")
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(LogLocator(base=2))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1024:g}"))
-        axes.set_xlabel("State of a sequence (KiB)")
+        style.log_scale(axes, "x", LogLocator(base=2), lambda value: f"{value / 1024:g}")
         axes.set_ylim(-0.03, 1.05)
-        axes.spines[["top", "right"]].set_visible(False)
-    places[0, 0].set_ylabel("Accuracy (share of targets)")
-    handles, labels = places[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    style.label_outer(panels, "State of a sequence (KiB)", "Accuracy (share of targets)")
+    style.legend(figure, panels[0].get_legend_handles_labels()[0], 4)
     return figure

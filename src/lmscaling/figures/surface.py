@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 from pandas import DataFrame, Series, notna
 
@@ -49,9 +49,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         key: shown.loc[(shown.attention == key[0]) & (shown.context == key[1])] for key in laws
     }
     left = {key: _residuals(drawn[key], law) for key, law in laws.items()}
-    figure, panels = law_panels.panel_grid(
-        len(attentions), len(contexts), 2.6, sharex=True, sharey=True
-    )
+    figure, panels = style.grid(len(attentions), len(contexts), 2.6, sharex=True, sharey=True)
     residuals = np.abs(np.concatenate([*left.values(), []]))
     scale = _scale_residuals(residuals) if len(residuals) else _scale_losses(shown.loss)
     held_out = law_panels.fitted(db, "held_out", shown, "attention", "context")
@@ -79,7 +77,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             )
             if not i:
                 law_panels.title_above_note(axes, f"context {style.tokens(context)}")
-        law_panels.label_row(panels[i, -1], f"{attention} attention")
+        style.label_row(panels[i, -1], f"{attention} attention")
     for axes in panels[-1]:
         axes.set_xlabel("N (parameters)")
     for axes in panels[:, 0]:
@@ -127,9 +125,7 @@ def _draw_points(axes: Axes, points: DataFrame, left: NDArray, scale: ScalarMapp
     axes.set_yscale("log")
     axes.margins(0.12)
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=[1] if high > 100 * low else [1, 3]))
-    axes.yaxis.set_major_formatter(lambda value, _: short(value))
-    axes.yaxis.set_minor_locator(NullLocator())
+    style.log_scale(axes, "y", LogLocator(subs=[1] if high > 100 * low else [1, 3]), short)
 
 
 def _draw_surface(axes: Axes, points: DataFrame, law: Row) -> None:

@@ -4,11 +4,7 @@ loss is in nats per target that counts. Tasks without targets that are scored, s
 a loss only.
 """
 
-from typing import Any
-
 from duckdb import DuckDBPyConnection
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
@@ -36,35 +32,20 @@ QUERY = """
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     tasks = rows.task.unique().tolist()
     colours = style.palette(rows.attention.tolist())
-    figure, places = plt.subplots(
-        2, len(tasks), figsize=(style.PAGE, 4.2), sharex="col", squeeze=False, layout="constrained"
-    )
+    figure, places = style.grid(2, len(tasks), 1.65, sharex="col")
     for column, task in enumerate(tasks):
-        own = rows.loc[rows.task == task]
         top, bottom = places[:, column]
-        if own.accuracy.notna().any():
-            _lines(top, own, "accuracy", colours)
+        for name, part in rows.loc[rows.task == task].groupby("attention", sort=False):
+            look = colours[str(name)], style.dashes(str(name))
+            style.draw_range(top, part.dropna(subset="accuracy"), "updates", "accuracy", *look)
+            style.draw_range(bottom, part, "updates", "loss", *look)
+        if top.lines:
             top.set_ylim(-0.03, 1.05)
         else:
             top.set_axis_off()
-        _lines(bottom, own, "loss", colours)
         (top if top.axison else bottom).set_title(task, fontsize="medium")
         bottom.set_xlabel("Updates")
     places[0, 0].set_ylabel("Accuracy (share)")
     places[1, 0].set_ylabel("Loss (nats per target)")
-    known: dict[str, Any] = {}
-    for axes in places.flat:
-        handles, labels = axes.get_legend_handles_labels()
-        known |= dict(zip(labels, handles, strict=True))
-    figure.legend(known.values(), known.keys(), loc="outside upper center", ncols=4)
+    style.legend(figure, style.attention_handles(colours, rows.attention.unique(), False), 4)
     return figure
-
-
-def _lines(axes: Axes, rows: DataFrame, column: str, colours: dict[str, str]) -> None:
-    for name, part in rows.groupby("attention", sort=False):
-        found = part.groupby("updates")[column].agg(["mean", "min", "max"])
-        colour = colours[str(name)]
-        axes.plot(found.index, found["mean"], color=colour, linewidth=1.2, label=name,
-                  linestyle=style.dashes(str(name)))  # fmt: skip
-        axes.fill_between(found.index, found["min"], found["max"], color=colour, alpha=0.15, lw=0)
-    axes.spines[["top", "right"]].set_visible(False)

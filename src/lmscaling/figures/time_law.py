@@ -37,7 +37,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     attentions = [name for name in colours if name in set(rows.attention)]
     looks = {name: (colours[name], style.marker(name)) for name in attentions}
     sizes, contexts = style.sizes_of(rows), law_panels.widest_contexts(shown)
-    figure, panels = law_panels.panel_grid(len(sizes), len(contexts), 1.9, sharex=True)
+    figure, panels = style.grid(len(sizes), len(contexts), 1.9, sharex=True)
     for size, row in zip(sizes, panels, strict=True):
         for context, axes in zip(contexts, row, strict=True):
             known, fitted, runs = (
@@ -49,12 +49,12 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                 continue
             _draw_panel(axes, known, fitted, runs, looks, width=132 // len(contexts))
         row[0].set_ylabel("Loss (nats per token)")
-        law_panels.label_row(row[-1], size)
+        style.label_row(row[-1], size)
     unit = rows.unit.iloc[0]
     for context, top, bottom in zip(contexts, panels[0], panels[-1], strict=True):
         law_panels.title_above_note(top, f"context {style.tokens(context)}")
         bottom.set_xlabel("Time (hours)" if unit == "hours" else "Budget (updates)")
-    law_panels.legend(figure, law_panels.attention_handles(looks))
+    style.legend(figure, style.attention_handles(colours, attentions, True), 7)
     law_panels.footnote(figure, shown)
     return figure
 
@@ -81,7 +81,7 @@ def _draw_panel(
         ]
         lines.append(f"{name}: {'; '.join(said)}")
     ticks = sorted(set(known.budget))
-    law_panels.plain_log(axes, ticks if len(ticks) < 7 else ticks[::2], "x")
+    style.log_scale(axes, "x", ticks if len(ticks) < 7 else ticks[::2])
     axes.yaxis.set_major_locator(MaxNLocator(4))
     bottom, top = min([*known.loss, *laws.E.dropna()]), max([*curves.loss, *known.loss])
     axes.set_ylim(bottom - 0.06 * (top - bottom), None)

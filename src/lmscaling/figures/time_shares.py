@@ -6,7 +6,6 @@ kernel.
 """
 
 from duckdb import DuckDBPyConnection
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
@@ -35,10 +34,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         return style.nothing("No step was measured on a device whose peak is listed.")
     shown = rows.loc[rows["attention"].notna()]
     sizes, names = style.sizes_of(shown), sorted(shown.method.unique(), reverse=True)
-    figure, places = plt.subplots(
-        len(names), len(sizes), figsize=(style.PAGE, 0.6 + 1.7 * len(names)),
-        sharex="col", sharey=True, squeeze=False, layout="constrained",
-    )  # fmt: skip
+    figure, places = style.grid(len(names), len(sizes), 1.7, top=0.6, sharex="col", sharey=True)
     for name, row in zip(names, places, strict=True):
         for size, axes in zip(sizes, row, strict=True):
             part = shown.loc[(shown.method == name) & (shown["size"] == size)]
@@ -50,8 +46,6 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             axes.grid(visible=False)
         row[0].set_ylabel("Share of the time (%)")
     speed.powers_of_two(list(places.flat), shown.context, "Context (tokens)")
-    figure.legend(
-        *places.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(PARTS)
-    )
+    style.legend(figure, places.flat[0].get_legend_handles_labels()[0], len(PARTS))
     style.note(figure, speed.note(shown, "shapes of steps with {} repeats"))
     return figure

@@ -3,41 +3,64 @@
 A field has a colour and a text, so that no information depends on colour alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import seaborn as sns
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from pandas import DataFrame
 
 from lmscaling.figures.shared import style
-
-Fields = Mapping[tuple[str, str, int], tuple[str, str]]
-"""Colour and text by panel, size and context."""
 
 NO_CELL = "white"
 """Colour of a field for which the study has no cell."""
 
 
-def draw(sizes: list[str], fields: Fields, legend: Iterable[Patch]) -> Figure:
-    """Draw the panels; the first size is the lowest row."""
-    panels = list(dict.fromkeys(panel for panel, _, _ in fields))
-    contexts = sorted({context for _, _, context in fields})
-    columns = 1 if len(contexts) > 6 else min(2, len(panels))
-    n_rows = -(-len(panels) // columns)
-    figure, places = plt.subplots(
-        n_rows, columns, figsize=(style.PAGE, 0.6 + n_rows * (0.75 + 0.36 * len(sizes))),
-        squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for axes in places.flat[len(panels) :]:
-        axes.set_axis_off()
-    for axes, panel in zip(places.flat, panels, strict=False):
-        _draw_panel(axes, panel, sizes, contexts, fields)
-    figure.legend(handles=list(legend), loc="outside upper center", ncols=5)
+def draw(
+    rows: DataFrame,
+    sizes: list[str],
+    summarize: Callable[[DataFrame], tuple[str, str]],
+    legend: Iterable[Patch],
+) -> Figure:
+    """Draw the panels; the first size is the lowest row.
+
+    Args:
+        rows: All runs; seeds and learning rates of a cell share a field.
+        sizes: The rows of a panel.
+        summarize: Colour and text of the runs of a field.
+        legend: What colours and letters mean.
+    """
+    shown, contexts = panels_of(rows), sorted(rows.context.unique())
+    columns = 1 if len(contexts) > 6 else 2
+    figure, places = style.panels(
+        len(shown), columns, 0.75 + 0.36 * len(sizes), top=0.6, sharex=False, sharey=False
+    )
+    for (title, part), axes in zip(shown.items(), places, strict=True):
+        runs = dict(list(part.groupby(["size", "context"])))
+        keys = [(size, context) for size in sizes for context in contexts]
+        fields = [summarize(runs[key]) if key in runs else (NO_CELL, "") for key in keys]
+        colours, texts = zip(*fields, strict=True)
+        sns.heatmap(
+            np.arange(len(keys)).reshape(len(sizes), -1),
+            annot=np.reshape(texts, (len(sizes), -1)),
+            fmt="",
+            annot_kws={"fontsize": "small"},
+            cmap=ListedColormap(colours),
+            cbar=False,
+            linewidths=1.5,
+            xticklabels=[style.tokens(context) for context in contexts],
+            yticklabels=sizes,
+            ax=axes,
+        )
+        for text, colour in zip(axes.texts, colours, strict=True):  # seaborn's has less contrast
+            text.set_color(_ink(colour))
+        axes.invert_yaxis()
+        axes.tick_params(length=0, labelrotation=0)
+        axes.set_title(title)
+    style.label_outer(places, "Context (tokens)", "Size (N)")
+    style.legend(figure, legend)
     return figure
 
 
@@ -51,38 +74,6 @@ def panels_of(rows: DataFrame) -> dict[str, DataFrame]:
                 origin = ", published" if source == "published" else ""
                 panels[f"{attention} attention{origin}"] = part
     return panels
-
-
-def fields_of(rows: DataFrame, summarize: Callable[[DataFrame], tuple[str, str]]) -> Fields:
-    """Colour and text of each field; seeds and learning rates of a cell share a field."""
-    fields = {}
-    for panel, part in panels_of(rows).items():
-        groups: list[tuple[Any, DataFrame]] = list(part.groupby(["size", "context"]))
-        fields |= {(panel, size, int(context)): summarize(runs) for (size, context), runs in groups}
-    return fields
-
-
-def _draw_panel(
-    axes: Axes, panel: str, sizes: list[str], contexts: list[int], fields: Fields
-) -> None:
-    for i, size in enumerate(sizes):
-        for j, context in enumerate(contexts):
-            colour, text = fields.get((panel, size, context), (NO_CELL, ""))
-            axes.add_patch(Rectangle((j, i), 1, 1, facecolor=colour, edgecolor="white", lw=1.5))
-            axes.text(
-                j + 0.5, i + 0.5, text,
-                ha="center", va="center", color=_ink(colour), fontsize="small",
-            )  # fmt: skip
-    axes.set(xlim=(0, len(contexts)), ylim=(0, len(sizes)), title=panel)
-    axes.set_xticks([j + 0.5 for j in range(len(contexts))], [style.tokens(c) for c in contexts])
-    axes.set_yticks([i + 0.5 for i in range(len(sizes))], sizes)
-    axes.set_xlabel("Context (tokens)")
-    place = axes.get_subplotspec()
-    if place and place.is_first_col():
-        axes.set_ylabel("Size (N)")
-    axes.grid(False)
-    axes.tick_params(length=0)
-    sns.despine(ax=axes, left=True, bottom=True)
 
 
 def _ink(colour: str) -> str:

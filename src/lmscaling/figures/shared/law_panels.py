@@ -1,23 +1,19 @@
-"""Panels of the figures of laws: grids, notes above a panel, intervals and optima.
+"""Panels of the figures of laws: notes above a panel, intervals and optima.
 
 Where a law has no result, the panel states the reason instead of staying empty.
 """
 
 import textwrap
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import starmap
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import seaborn as sns
 from duckdb import DuckDBPyConnection
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import style
@@ -25,13 +21,10 @@ from lmscaling.fits.points import describe
 from lmscaling.fits.rows import Row, interval_of
 from lmscaling.fits.uncertainty import Interval
 
-Stroke = Literal["-", "--", ":", "-."]
-
 MOST_CONTEXTS = 4
 """Rows or columns that fit on a page."""
 UNEQUAL = 0.05
 """Relative difference between what a run spent and its budget from which a point is hollow."""
-MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
 
 def fullest(rows: DataFrame, *by: str) -> DataFrame:
@@ -65,21 +58,6 @@ def widest_contexts(rows: DataFrame) -> list[int]:
     sizes = rows.groupby("context")["size"].nunique().to_dict()
     most = max(sizes.values())
     return style.spread([context for context in sizes if sizes[context] == most], MOST_CONTEXTS)
-
-
-def panel_grid(rows: int, columns: int, height: float, **options) -> tuple[Figure, np.ndarray]:
-    """A grid of panels across the page; ``height`` is that of one panel in inches."""
-    figure, panels = plt.subplots(
-        rows, columns, figsize=(style.PAGE, 0.9 + height * rows),
-        squeeze=False, layout="constrained", **options,
-    )  # fmt: skip
-    sns.despine(figure)
-    return figure, panels
-
-
-def label_row(axes: Axes, text: str) -> None:
-    """Label a row of panels at the right of its last panel."""
-    axes.annotate(text, (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center")
 
 
 def panel_note(axes: Axes, text: str, width: int = 30) -> None:
@@ -207,48 +185,6 @@ def interval_handles(intervals: Iterable[Interval | None], colour: str = "0.5") 
         label = f"range if seeds differ by {span} nats"
         handles.append(Patch(facecolor="white", edgecolor=colour, linestyle=":", label=label))
     return handles
-
-
-def context_scale(axes: Axes, contexts: Iterable[int]) -> None:
-    """A logarithmic x axis with ticks at the trained contexts."""
-    known = sorted(set(contexts))
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(known[:: 1 if len(known) < 6 else 2]))
-    axes.xaxis.set_major_formatter(FuncFormatter(style.tokens))
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-def plain_log(axes: Axes, ticks: Sequence[float], which: str) -> None:
-    """A logarithmic axis, ``x`` or ``y``, with plain numbers at the given ticks."""
-    getattr(axes, f"set_{which}scale")("log")
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(FixedLocator(list(ticks)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
-
-
-def assign_looks(names: Iterable[Hashable], colours: Sequence) -> dict:
-    """A colour and a marker for each name, so that a print in grey remains readable."""
-    return {
-        name: (colour, MARKERS[i % len(MARKERS)])
-        for i, (name, colour) in enumerate(zip(names, colours, strict=True))
-    }
-
-
-def attention_handles(looks: dict) -> list[Line2D]:
-    """Legend entries of attentions: colour, marker and dashes."""
-    return [
-        Line2D([], [], color=colour, linestyle=style.dashes(name), marker=mark,
-               markersize=4.5, label=name)
-        for name, (colour, mark) in looks.items()
-    ]  # fmt: skip
-
-
-def legend(figure: Figure, handles: Sequence[Line2D | Patch], title: str | None = None) -> None:
-    """One legend above all panels."""
-    figure.legend(
-        handles=list(handles), loc="outside upper center", ncols=min(7, len(handles)), title=title
-    )
 
 
 def footnote(figure: Figure, shown: DataFrame) -> None:

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import seaborn as sns
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 from pandas import DataFrame, Series
 
@@ -88,18 +86,12 @@ def page(
     shown = (handles or _methods(rows)) + _setups(rows) + _ends(rows)
     ncols = min(len(shown), 3 if max(len(str(h.get_label())) for h in shown) > 24 else 4)
     inches = 0.15 * (2 + below.count("\n")) + 0.2 * -(-len(shown) // ncols)
-    figure, places = plt.subplots(
-        -(-n // columns), columns, figsize=(style.PAGE, inches + (height + 0.3) * -(-n // columns)),
-        sharex=sharex, sharey=sharey, squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for axes in places.flat[n:]:
-        axes.set_axis_off()
-    for axes in list(places.flat)[max(0, n - columns) : n]:  # the lowest panel of each column
-        axes.tick_params(labelbottom=True)
-    figure.legend(handles=shown, loc="outside upper center", ncols=ncols)
+    figure, places = style.panels(
+        n, columns, height + 0.3, top=inches, sharex=sharex, sharey=sharey
+    )
+    style.legend(figure, shown, ncols)
     style.note(figure, below)
-    sns.despine(figure)
-    return figure, list(places.flat[:n])
+    return figure, places
 
 
 def note(rows: DataFrame, spread: str) -> str:
@@ -166,13 +158,9 @@ def line(axes: Axes, rows: DataFrame, x: str, y: str, method: style.Method, look
 def powers_of_two(panels: list[Axes], values: Series, label: str) -> None:
     """Logarithmic x axes with about six ticks at powers of two."""
     first, last = int(np.ceil(np.log2(values.min()))), int(np.log2(values.max()))
-    columns = len({round(axes.get_position().x0, 3) for axes in panels})
-    step = -(-(last - first + 1) // (14 // columns))
+    step = -(-(last - first + 1) // (14 // style.columns_of(panels[0])))
     for axes in panels:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator([2**i for i in range(first, last + 1, step)]))
-        axes.xaxis.set_major_formatter(FuncFormatter(style.tokens))
-        axes.xaxis.set_minor_locator(NullLocator())
+        style.log_scale(axes, "x", [2**i for i in range(first, last + 1, step)], style.tokens)
         if axes.xaxis.get_tick_params()["labelbottom"]:
             axes.set_xlabel(label)
 
@@ -183,12 +171,9 @@ def log_scale(panels: list[Axes], label: str) -> None:
         axes.set_yscale("log")
     for axes in panels:
         low, high = axes.get_ylim()
-        axes.yaxis.set_major_locator(
-            MaxNLocator(5) if high < 4 * low
-            else LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,), numticks=8)
-        )  # fmt: skip
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        axes.yaxis.set_minor_locator(NullLocator())
+        many = LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,), numticks=8)
+        ticks = MaxNLocator(5) if high < 4 * low else many
+        style.log_scale(axes, "y", ticks, "{:,.10g}".format)
         place = axes.get_subplotspec()
         if place and place.is_first_col():
             axes.set_ylabel(label)

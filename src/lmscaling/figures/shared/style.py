@@ -1,12 +1,13 @@
-"""The common style of all figures: theme, page width, colours, markers, dashes and legends."""
+"""The common style of all figures: theme, colours, markers, grids of panels, legends and scales."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import matplotlib as mpl
+import numpy as np
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.markers import CARETUP
-from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, NullLocator
 from pandas import DataFrame
 
 from lmscaling.fits.ends import UNFINISHED
@@ -61,7 +62,9 @@ SHADES = {
 """Colours of a variant with options, which are chosen by its name."""
 OTHERS = [to_hex(rgb) for rgb in sns.husl_palette(17, h=0.42, s=0.85, l=0.5)]
 """Colours of other variants, which are chosen by their name."""
-MARKERS = {"softmax": "o", "linear": "^"}
+MARKERS = "o^sDvP<>phHd8X*"
+"""Markers in the order in which they are given; the first two are those of softmax and linear."""
+KNOWN_MARKERS = {"softmax": "o", "linear": "^"}
 DASHES: dict[str, Dash] = {"softmax": "-", "linear": "--"}
 OTHER_DASHES: tuple[Dash, ...] = (
     "-.",
@@ -97,7 +100,6 @@ METHODS = {
 }
 """Methods of the speed study in the order of legends. Softmax flash and linear chunked have the
 colour of their attention; the other colours remain distinct for colour-blind readers."""
-OTHER_MARKERS = "X*8dHDsvPp<>h"
 
 PUBLISHED = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
 """Lines of published runs in figures that also show measured runs."""
@@ -140,7 +142,7 @@ def methods(names: list[str]) -> dict[str, Method]:
 
 def marker(name: str) -> str:
     """The marker of an attention or a method, which depends on the name alone."""
-    return _pick(name, MARKERS, OTHER_MARKERS)
+    return _pick(name, KNOWN_MARKERS, MARKERS[2:])
 
 
 def _colour(name: str) -> str:
@@ -169,7 +171,7 @@ def _pick(name: str, known: dict[str, T], others: Sequence[T]) -> T:
     )
 
 
-def tokens(value: float, position: int | None = None) -> str:
+def tokens(value: float) -> str:
     """``64k`` for 65536; numbers that are no multiple of 1024 are written out."""
     return f"{value / 1024:g}k" if value and value % 1024 == 0 else f"{value:g}"
 
@@ -203,6 +205,61 @@ def sizes_of(rows: DataFrame) -> list[str]:
     return rows.sort_values(["params", "size"])["size"].unique().tolist()
 
 
+def grid(
+    rows: int, columns: int, height: float, *, top: float = 0.9, **options: Any
+) -> tuple[Figure, np.ndarray]:
+    """A grid of panels across the page, each of a height in inches, below ``top`` inches for the
+    legend."""
+    options |= {"figsize": (PAGE, top + height * rows), "layout": "constrained"}
+    figure, places = plt.subplots(rows, columns, squeeze=False, **options)
+    sns.despine(figure)
+    return figure, places
+
+
+def panels(
+    count: int, most: int, height: float, *, sharex: Any = True, sharey: Any = True, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """``count`` panels, at most ``most`` side by side; places that stay empty show no axes."""
+    columns = min(most, count)
+    options |= {"sharex": sharex, "sharey": sharey}
+    figure, places = grid(-(-count // columns), columns, height, **options)
+    for axes in places.flat[count:]:
+        axes.set_axis_off()
+    shown = list(places.flat[:count])
+    for axes in shown[-columns:]:  # the lowest of its column
+        axes.tick_params(labelbottom=True)
+    return figure, shown
+
+
+def columns_of(axes: Axes) -> int:
+    """Number of columns of the grid that a panel is in."""
+    place = axes.get_subplotspec()
+    return place.get_gridspec().ncols if place else 1
+
+
+def label_outer(panels: Sequence[Axes], x: str, y: str) -> None:
+    """Label the lowest panel of each column and the first of each row."""
+    columns = columns_of(panels[0])
+    for axes in panels[-columns:]:
+        axes.set_xlabel(x)
+    for axes in panels[::columns]:
+        axes.set_ylabel(y)
+
+
+def label_row(axes: Axes, text: str) -> None:
+    """Label a row of panels at the right of its last panel."""
+    axes.annotate(text, (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center")
+
+
+def legend(
+    figure: Figure, handles: Iterable[Any], columns: int = 5, title: str | None = None
+) -> None:
+    """One legend above all panels."""
+    known = list(handles)
+    columns = min(columns, len(known))
+    figure.legend(handles=known, loc="outside upper center", ncols=columns, title=title)
+
+
 def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sources = ()) -> None:
     """One legend above all panels for the shades of ``shades_of`` and for published runs."""
     _, sizes = (list(dict.fromkeys(names)) for names in zip(*shades, strict=True))
@@ -210,38 +267,27 @@ def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sourc
         Line2D([], [], color=colour, linestyle=dashes(name), label=f"{name} {size}")
         for (name, size), colour in shades.items()
     ]
-    if mixes_sources(sources):
-        handles.append(Line2D([], [], color="0.4", label="published", **PUBLISHED))
+    handles += published_handle(sources)
     columns = min(4, len(sizes))
     if len(handles) > MOST_LINES * columns:
         columns = 4 if max(len(str(handle.get_label())) for handle in handles) <= WIDEST else 3
     lines = -(-len(handles) // columns)
     figure.set_figheight(figure.get_figheight() + LINE * max(0, lines - MOST_LINES))
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
+    legend(figure, handles, columns)
 
 
-def panels(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """``count`` panels of a height in inches across the page, with the same axes; places that stay
-    empty show none."""
-    n_rows = -(-count // columns)
-    figure, places = plt.subplots(
-        n_rows, columns, figsize=(PAGE, 0.9 + height * n_rows),
-        sharex=True, sharey=True, squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for axes in places.flat[count:]:
-        axes.set_axis_off()
-    for axes in list(places.flat)[max(0, count - columns) : count]:  # the lowest of its column
-        axes.tick_params(labelbottom=True)
-    sns.despine(figure)
-    return figure, list(places.flat[:count])
+def published_handle(sources: Sources) -> list[Line2D]:
+    """The legend entry of published runs, where a figure also shows measured ones."""
+    return [Line2D([], [], color="0.4", label="published", **PUBLISHED)] * mixes_sources(sources)
 
 
-def label_outer(panels: list[Axes], x: str, y: str, columns: int) -> None:
-    """Label the lowest panel of each column and the first of each row."""
-    for axes in panels[max(0, len(panels) - columns) :]:
-        axes.set_xlabel(x)
-    for axes in panels[::columns]:
-        axes.set_ylabel(y)
+def attention_handles(colours: dict[str, str], names: Iterable[str], marks: bool) -> list[Line2D]:
+    """Legend entries of attentions: colour, dashes and, with ``marks``, the marker."""
+    looks = {name: {"color": colours[name], "linestyle": dashes(name)} for name in names}
+    return [
+        Line2D([], [], **look, label=name, marker=marker(name) if marks else "", markersize=4.5)
+        for name, look in looks.items()
+    ]
 
 
 def mixes_sources(sources: Sources) -> bool:
@@ -259,6 +305,14 @@ def loss_label(rows: DataFrame) -> str:
 def dashes(attention: str) -> Any:
     """A stroke by the name of a variant, so that coinciding curves are visible."""
     return _pick(attention, DASHES, OTHER_DASHES)
+
+
+def draw_range(axes: Axes, rows: DataFrame, x: str, y: str, colour: str, stroke: Any) -> None:
+    """Means over seeds with the range of the seeds as a band."""
+    found = rows.groupby(x)[y].agg(["mean", "min", "max"])
+    if len(found):
+        axes.plot(found.index, found["mean"], color=colour, linestyle=stroke, linewidth=1.3)
+        axes.fill_between(found.index, found["min"], found["max"], color=colour, alpha=0.15, lw=0)
 
 
 def mark_unusual(axes: Axes, rows: DataFrame, x: str, y: str, colours: dict[str, str]) -> None:
@@ -316,19 +370,35 @@ def nothing(message: str) -> Figure:
     return figure
 
 
+def log_scale(
+    axes: Axes,
+    which: Literal["x", "y"],
+    ticks: Locator | Iterable[float],
+    text: Callable[[float], str] = "{:g}".format,
+) -> None:
+    """A logarithmic axis with ticks where the locator or the values say, and none between them."""
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(ticks if isinstance(ticks, Locator) else FixedLocator([*ticks]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_minor_locator(NullLocator())
+
+
 def count_scale(axes: Axes) -> None:
     """A logarithmic x axis of parameter counts, with few ticks for a small panel."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(LogLocator(subs=[1, 2, 5] if high < 10 * low else [1, 3]))
-    axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.xaxis.set_minor_locator(NullLocator())
+    log_scale(axes, "x", LogLocator(subs=[1, 2, 5] if high < 10 * low else [1, 3]), short)
+
+
+def context_scale(axes: Axes, contexts: Iterable[int], most: int = 5) -> None:
+    """A logarithmic x axis with ticks at the contexts, or at each second if there are more than
+    ``most``."""
+    known = sorted(set(contexts))
+    log_scale(axes, "x", known[:: 1 if len(known) <= most else 2], tokens)
 
 
 def loss_scale(axes: Axes) -> None:
     """A logarithmic y axis of losses with plain numbers, which shows small differences at the end
     of training."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=[1, 1.5, 2, 3, 4, 5, 6, 8]))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
+    log_scale(axes, "y", LogLocator(subs=[1, 1.5, 2, 3, 4, 5, 6, 8]))
