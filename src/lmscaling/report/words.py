@@ -40,12 +40,14 @@ def digits(edge: Edge) -> int:
     return min(max(1 - floor(log10(error)), 2), 3) if edge.is_tested and error > 0 else 2
 
 
-def gap(edge: Edge) -> str:
-    """``+0.020 (+0.010 to +0.030) nats``, and what an assumed range assumes."""
+def gap(edge: Edge, reason: bool = True) -> str:
+    """``+0.020 nats (+0.010 to +0.030)``, and for a ``reason`` what an assumed range assumes."""
     n = digits(edge)
     low, high = (signed(end, n) for end in (edge.interval.low or 0, edge.interval.high or 0))
-    reason = "" if edge.is_tested else f" if seeds differ by {edge.spread.sd:.2g}"
-    return f"{signed(edge.gap, n)} nats ({low} to {high}{reason})"
+    assumed = f" if seeds differ by {edge.spread.sd:.2g}"
+    return (
+        f"{signed(edge.gap, n)} nats ({low} to {high}{assumed * (reason and not edge.is_tested)})"
+    )
 
 
 def times(values: Iterable[float]) -> str:
