@@ -1,9 +1,9 @@
 """The report: one page that answers first, with all figures and tables of a study below.
 
-``contest`` compares the attentions, ``answer`` says it in words, ``chart`` lays out the curves and
-the map of gaps. The figures and tables of the study follow in closed sections, each with its query.
-The page is a single file without external resources, so it can be mailed and read offline; without
-scripts it lacks sorting, copying and values under the pointer.
+``contest`` compares the attentions, ``answer`` says it in words, ``chart`` has the data of the
+curves and of the map of gaps. The figures and tables of the study follow in closed sections, each
+with its query. The page is a single file without external resources, so it can be mailed and read
+offline; without scripts it lacks the curves, sorting and copying.
 """
 
 import base64
@@ -47,7 +47,7 @@ from lmscaling.report import (
     words,
 )
 from lmscaling.report.answer import Answer
-from lmscaling.report.contest import AXES, Contest, Evidence
+from lmscaling.report.contest import Contest, Evidence
 from lmscaling.report.table import SECTIONS, Table
 from lmscaling.store import published
 from lmscaling.store.build import connect
@@ -153,43 +153,28 @@ def page(
         cites: Whether published numbers are shown.
     """
     names = [judged.baseline, *judged.candidates]
-    palette = style.palette(names)
-    drawn = chart.draw(judged, evidence.curves, names)
-    axes = {
-        axis: name
-        for axis, name in AXES.items()
-        if any(view.axis == axis for views in drawn.views.values() for view in views)
-    }
-    closest = judged.closest
     sections = list(sections)
-    groups = [group for section in sections for group in section["groups"] if group[0]["switch"]]
     values = {
-        "names": names, "candidates": judged.candidates, "axes": list(axes), "chart": drawn,
-        "ranges": list(chart.RANGES), "colours": chart.colours(names, palette), "dashes": DASHES,
-        "switches": groups,
+        "names": names, "palette": style.palette(names), "dashes": DASHES,
+        "switches": [g for section in sections for g in section["groups"] if g[0]["switch"]],
     }  # fmt: skip
-    places = {place.cell: place.title for _, row in drawn.rows for place in row}
     return _template("page.html").render(
-        **values,
+        names=names,
+        candidates=judged.candidates,
+        chart=chart.data(judged, evidence.curves, names),
         title=title,
         answer=said,
         board=board,
         board_says=list(board_says),
         baseline=judged.baseline,
         source=judged.source,
-        chart_axes=axes,
-        first_axis=judged.axis if judged.axis in axes else next(iter(axes), ""),
-        first_candidate=closest[0] if closest else next(iter(judged.candidates), ""),
-        first_title=places.get(drawn.first, ""),
-        has_gaps=any(judged.edges.values()),
         sizes=list(judged.sizes),
-        contexts=[context for context, _ in drawn.rows],
         paragraphs=paragraphs,
         sections=sections,
         commands=commands,
         style=_template("page.css").render(**values),
         script=_source("page.js"),
-        csv=_csv(judged),
+        csv=_csv(judged) if any(judged.edges.values()) else "",
         bibtex=BIBTEX + (published.BIBTEX if cites else ""),
         citation=published.CITATION if cites else "",
         versions=f"lmscaling {__version__}, duckdb {version('duckdb')}, "
@@ -259,9 +244,11 @@ def _source(name: str) -> str:
 
 
 def _template(name: str) -> jinja2.Template:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(_source(name))
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment.from_string(_source(name))
 
 
 def _sections(shown: list[dict[str, Any]], tables: list[dict[str, Any]]) -> list[dict[str, Any]]:

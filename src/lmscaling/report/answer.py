@@ -1,7 +1,7 @@
-"""The answer of a study in words: verdicts, their uncertainty, what would decide, what is not told.
+"""The answer of a study in words: who is ahead, how sure that is, what would decide the rest.
 
-The facts are computed here from the numbers of ``contest`` and of the store; the sentences are those
-of ``answer.j2``. A sentence about a gap says which noise was measured, or which scatter it assumes.
+The facts are computed here from the numbers of ``contest`` and of the store; ``answer.j2`` has the
+sentences. A sentence about a gap says which noise was measured, or which scatter it assumes.
 """
 
 import json
