@@ -5,7 +5,6 @@ sentences. A sentence about a gap says which noise was measured, or which scatte
 """
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,13 +13,11 @@ from math import ceil, inf
 from statistics import fmean, median
 from typing import Any
 
-import jinja2
-
 from lmscaling.config import study_file
 from lmscaling.fits.noise import FEWEST_DEGREES
 from lmscaling.report import timing, words
 from lmscaling.report.contest import AXES, Cell, Contest, Edge, Evidence, Row
-from lmscaling.report.question import join_names
+from lmscaling.report.sentences import Sentences
 from lmscaling.report.timing import Timing
 
 SIGNS = {"ahead": "▲", "behind": "▼", "undecided": "◆", "": ""}
@@ -80,32 +77,14 @@ class Answer:
     scores: tuple[Score, ...]
 
 
-class Sentences:
-    """The macros of ``answer.j2`` with the facts that they see."""
-
-    def __init__(self, **facts: Any) -> None:
-        loader = jinja2.PackageLoader("lmscaling", "report")
-        environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined)
-        self._macros = environment.get_template("answer.j2").make_module(facts)
-
-    def all(self, macro: str, *values: Any) -> list[str]:
-        """The sentences of a macro."""
-        text = " ".join(getattr(self._macros, macro)(*values).split())
-        text = re.sub(r" (?=[,.;:)])|(?<=\() ", "", text)
-        return [one.strip() for one in text.split("¶") if one.strip()]
-
-    def one(self, macro: str, *values: Any) -> str:
-        """The only sentence of a macro."""
-        (sentence,) = self.all(macro, *values)
-        return sentence
-
-
 def write(
     contest: Contest,
     evidence: Evidence,
     budget: str,
     command: str,
-    warnings: Iterable[tuple[str, str]] = (),
+    verdicts: Iterable[str] = (),
+    rate_warnings: Iterable[str] = (),
+    stale: int = 0,
 ) -> Answer:
     """The answer.
 
@@ -114,7 +93,9 @@ def write(
         evidence: What they were computed from.
         budget: The budget of a run, in words.
         command: What runs the study again; empty of published numbers.
-        warnings: Further entries of what is not told.
+        verdicts: Those on the claims of the literature.
+        rate_warnings: What makes the comparison unfair, see ``lr_optimum.warnings``.
+        stale: Runs that other code of their attention has trained.
     """
     timings = {
         (kind, candidate): timing.compare(evidence.speeds, kind, candidate, contest.baseline)
@@ -123,9 +104,10 @@ def write(
     }
     wanted, todo = _wanted(contest, evidence.cells, command)
     says = Sentences(
-        words=words, join_names=join_names, counted=_counted, axes=AXES, few=FEW,
+        "answer", words=words, join_names=words.join_names, counted=_counted, axes=AXES, few=FEW,
         most_seeds=MOST_SEEDS, failures=FAILED, to_come=TO_COME, budget=budget, command=command,
-        wanted=wanted, **_facts(contest, evidence, timings),
+        wanted=wanted, verdicts=[*verdicts], rate_warnings=rate_warnings, stale=stale,
+        **_facts(contest, evidence, timings),
     )  # fmt: skip
     head, scores = _scores(contest, evidence.cells, timings)
     untold = (entry.split(": ", 1) for entry in says.all("untold"))
@@ -136,7 +118,7 @@ def write(
         tiles=_all_tiles(says, contest, timings),
         next=tuple(says.all("next")),
         command=todo,
-        untold=(*((what, why) for what, why in untold), *warnings),
+        untold=tuple((what, why) for what, why in untold),
         score_head=head,
         scores=scores,
     )
@@ -253,7 +235,7 @@ def _all_tiles(
 
 
 def _loss_tile(says: Sentences, contest: Contest, name: str, axes: list[str]) -> Tile:
-    title = f"After equal {join_names([AXES[axis] for axis in axes])}"
+    title = f"After equal {words.join_names([AXES[axis] for axis in axes])}"
     parts = []
     for axis in axes:
         edges = contest.edges.get(axis, {}).get(name, {}).values()

@@ -1,7 +1,8 @@
 """Numbers and names of the page's sentences."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import floor, log10
+from typing import Any
 
 from lmscaling.report.contest import Cell, Edge
 from lmscaling.report.table import format_context
@@ -18,6 +19,12 @@ def count(n: int) -> str:
 def many(n: int, noun: str) -> str:
     """``one seed``, ``12 seeds``."""
     return f"{count(n)} {noun}{'' if n == 1 else 's'}"
+
+
+def join_names(values: Sequence[Any], conjunction: str = "and") -> str:
+    """``a, b and c``."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
 def at(cell: Cell) -> str:
