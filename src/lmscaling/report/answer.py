@@ -306,7 +306,7 @@ def _wanted(contest: Contest, cells: list[Row], command: str) -> tuple[dict[str,
     is_noise = 2 * len(assumed) > len(edges) or bool(assumed and not needed)
     far = 0 if is_noise else sum(n is None or n > MOST_SEEDS for n in needed.values())
     wanted = {"is_noise": is_noise, "more": 0, "far": far, "open": len(needed)}
-    n = 0
+    key, n = None, 0
     if is_noise:
         key = min(assumed, key=lambda key: abs(edges[key].gap) / edges[key].spread.error)
         n = max(2, 1 + ceil(FEWEST_DEGREES / len(assumed)))
@@ -315,7 +315,7 @@ def _wanted(contest: Contest, cells: list[Row], command: str) -> tuple[dict[str,
         key = min(found, key=lambda key: found[key])
         n = max(found[key], edges[key].seeds + 1)
         wanted["more"] = n - edges[key].seeds
-    if n:
+    if key:
         hours = _hours(cells) * wanted["more"]
         wanted |= {"name": key[0], "cell": key[1], "edge": edges[key], "hours": hours}
     if goes_on and command:
