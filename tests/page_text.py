@@ -20,10 +20,9 @@ class Reader(HTMLParser):
         values = dict(attrs)
         kinds = {*(values.get("class") or "").split()}
         unseen = (
-            tag in ("head", "script", "style")
+            tag in ("head", "script", "style", "noscript")
             or "hidden" in values
             or kinds & {"unseen", "query"}
-            or (kinds & {"views", "view", "value"} and "first" not in kinds)
         )
         folded = self.open and self.open[-1][0] == "details" and tag != "summary"
         self.open.append((tag, bool(unseen), bool(folded)))

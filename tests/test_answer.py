@@ -3,8 +3,7 @@
 import re
 import shlex
 from dataclasses import replace
-from itertools import chain, pairwise, product
-from math import exp
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from snakemake.cli import parse_config
 
 from lmscaling.config import grid, study_file
 from lmscaling.fits import comparisons
-from lmscaling.report import answer, chart, contest, timing
+from lmscaling.report import answer, contest, timing
 from lmscaling.report.contest import Evidence
 
 SEEDS = (0, 1, 2, 3)
@@ -70,11 +69,6 @@ def made(
 
 def said(evidence, command="snakemake --cores all --configfile my.yaml"):
     return answer.write(contest.judge(evidence), evidence, "100 updates", command)
-
-
-def draw(evidence, *others, curves=None):
-    names = ["softmax", "linear", *others]
-    return chart.draw(contest.judge(evidence), curves or evidence.curves, names)
 
 
 def everything(words):
@@ -185,66 +179,6 @@ def test_runs_of_unequal_hours_are_compared_by_their_curves():
     edges = judged.edges["hours"]["linear"]
     assert [edge.spent for edge in edges.values()] == pytest.approx([2.0] * 4)
     assert edges["s", 64].gap == pytest.approx(0.2, abs=0.011)
-
-
-def test_a_view_is_the_same_path_under_another_transformation():
-    evidence = made({"linear": BEHIND}, SEEDS)
-    drawn = draw(evidence)
-    assert len(drawn.paths) == 2 * 2 * 4 * 4  # hours and updates, of each run
-    seen = [(view.axis, view.range) for view in drawn.views[0]]
-    assert seen == list(product(("hours", "updates", "tokens", "flops"), ("end", "whole")))
-    paths = {path.name: path for path in drawn.paths}
-    for view in chain(*drawn.views.values()):
-        for use in view.uses:
-            a, _, _, d, e, f = map(float, re.findall(r"[-\d.e]+", use.transform))
-            x, y = map(int, paths[use.path].line.rpartition("L")[2].split())
-            assert a * x + e == pytest.approx(1000, abs=1)  # all runs end together here
-            height = 1000 * (view.top - y / 1000) / (view.top - view.bottom)
-            assert f + d * y == pytest.approx(height, abs=0.1)
-            assert -1 < f + d * y < 1001
-
-
-def test_labels_of_curves_never_cover_each_other_and_spikes_above_the_frame_are_named():
-    evidence = made({"linear": {("s", 64): 0.0001}, "other": {("s", 64): 0.0002}})
-    drawn = draw(evidence, "other")
-    for view in chain(*drawn.views.values()):
-        at = sorted(mark.at for mark in view.ends)
-        assert all(b - a >= chart.LETTERS - 1e-9 for a, b in pairwise(at))
-        assert [(mark.text, mark.attention) for mark in view.spikes] == [("9.5", "softmax")]
-
-
-def test_the_first_view_is_the_closest_contest():
-    drawn = draw(made({"linear": BEHIND | {("m", 64): 0.002}}, SEEDS))
-    titles = {place.cell: place.title for _, row in drawn.rows for place in row}
-    assert titles[drawn.first] == "m at context 64"
-
-
-def test_a_whole_run_is_shown_from_its_first_loss_and_its_end_over_a_factor_of_16():
-    """A run that ended before leaves the view of the others."""
-    evidence = made({"linear": {PLACE: 0.1}})
-    drawn = draw(evidence)
-    for end, whole in zip(drawn.views[0][::2], drawn.views[0][1::2], strict=True):
-        assert exp(end.high - end.low) == pytest.approx(16)
-        assert exp(whole.high - whole.low) == pytest.approx(40)
-        assert whole.high == end.high
-        assert whole.top > end.top
-    curves = [row for row in evidence.curves if row["attention"] != "linear" or row["updates"] < 6]
-    assert all(len(view.uses) == 2 for view in draw(evidence, curves=curves).views[0])
-
-
-def brightness(colour):
-    """Relative luminance of WCAG 2.1."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
-    return sum(x * share for x, share in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
-
-
-@pytest.mark.parametrize("colour", ["#0173B2", "#DE8F05", "#000000", "#ffffff", "#949494"])
-def test_colours_of_text_are_readable_in_both_themes(colour):
-    texts = chart.colours(["one"], {"one": colour})["one"]
-    for text, page in zip(texts, ("#eef0f2", "#272b31"), strict=True):
-        low, high = sorted(map(brightness, (text, page)))
-        assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 def test_steps_of_constant_tokens_are_one_comparison_and_batches_of_sampling_are_several():

@@ -5,11 +5,13 @@ import json
 import re
 import shutil
 import subprocess
+from itertools import pairwise, product
 
 import pytest
 from test_answer import BEHIND, SEEDS, made, said
 
 from lmscaling import report
+from lmscaling.figures.shared import style
 from lmscaling.report import contest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -27,61 +29,147 @@ console.error = (...words) => faults.push(words.join(" "));
 
 AFTER = """<script>
 addEventListener("load", () => {
-  const found = { faults, views: [], read: [] };
-  const shown = () => [...document.querySelectorAll(".view")].filter(one => one.offsetParent);
+  const found = { faults, views: [], read: [], spikes: [], marks: [] };
+  const view = document.querySelector(".view"), reading = document.querySelector(".reading");
+  const every = (query, of = document) => [...of.querySelectorAll(query)];
+  const texts = (query, of) => every(query, of).map(one => one.textContent);
+  found.first = document.querySelector(".cell-name").textContent;
   const choose = (name, value) => {
     const one = document.querySelector(`input[name="${name}"][value="${value}"]`);
     one.checked = true; one.dispatchEvent(new Event("change", { bubbles: true }));
+  };
+  const slide = (query, value) => {
+    const one = document.querySelector(query);
+    one.value = value; one.dispatchEvent(new Event("input"));
   };
   const values = name => [...document.getElementsByName(name)].map(one => one.value);
   for (const axis of values("axis")) for (const range of values("range"))
     for (const cell of values("cell")) {
       choose("axis", axis); choose("range", range); choose("cell", cell);
-      found.views.push(shown().map(one => one.dataset.axis === axis &&
-        one.dataset.range === range && one.parentElement.dataset.cell === cell).join());
-      found.read.push(document.querySelector(".reading").textContent);
+      const { dataset } = view;
+      found.views.push(view.offsetParent && [dataset.axis, dataset.range, dataset.cell]);
+      found.read.push([0, 1000].map(at => { slide(".read", at); return texts("b", reading)[0]; }));
+      const tops = every(".last", view).map(one => parseFloat(one.style.top));
+      const points = every(".line", view).map(one => one.getAttribute("d").split(/[L,]/));
+      const ends = points.map(own => +own.at(-2));
+      const map = texts(".map .value").map(text => text.split(" ")[0]);
+      found.marks.push({ tops, ends, map, last: texts(".last", view), gap: texts(".gap", view) });
+      found.spikes.push(texts(".spike", view));
     }
-  const box = document.querySelector("#show-1");
+  const box = document.querySelector("[name=show][value=linear]");
   box.checked = false; box.dispatchEvent(new Event("change", { bubbles: true }));
-  found.hidden = document.querySelector(".reading").textContent;
+  found.hidden = reading.textContent;
+  found.lines = every(".line", view).filter(one => one.style.display !== "none").length;
+  slide("[data-of=size]", 1);
+  found.moved = document.querySelector(".cell-name").textContent;
   document.querySelector(".score th:nth-child(3) button").click();
-  const rows = [...document.querySelectorAll(".score tbody tr")];
-  found.sorted = rows.map(row => row.cells[2].textContent);
+  found.sorted = every(".score tbody tr").map(row => row.cells[2].textContent);
   found.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
   found.asked = performance.getEntriesByType("resource").map(one => one.name.slice(0, 40))
     .filter(name => !name.startsWith("data:"));
+  const pixel = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = colour => {
+    pixel.fillStyle = colour; pixel.fillRect(0, 0, 1, 1);
+    return [...pixel.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  found.colours = ["light", "dark"].map(theme => {
+    document.documentElement.style.colorScheme = theme;
+    const one = document.createElement("p"), well = document.createElement("p");
+    document.body.append(one, well); one.dataset.attention = "linear";
+    one.style.color = "var(--own)"; well.style.color = "var(--well)";
+    return TONES.map(tone => {
+      one.style.setProperty("--tone", tone);
+      return [one, well].map(each => rgb(getComputedStyle(each).color));
+    });
+  });
   const out = document.createElement("pre");
   out.id = "found"; out.textContent = JSON.stringify(found);
   document.body.replaceChildren(out);
 });
 </script>"""
+TONES = (*style.COLOURS.values(), *style.OTHERS, "#000000", "#ffffff", "#ffff00", "#0000ff")
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     if not CHROMIUM:
         pytest.skip("chromium is not installed")
-    evidence = made({"linear": BEHIND, "other": {("s", 64): -0.2}}, SEEDS)
+    gaps = {"linear": BEHIND | {("m", 64): 0.002}, "other": {("s", 64): 0.0001}}
+    evidence = made(gaps, SEEDS)
     text = report.page(
         contest.judge(evidence), evidence, said(evidence), title="tiny", commands="snakemake"
     )
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(text.replace("<head>", f"<head>{BEFORE}") + AFTER)
+    after = AFTER.replace("TONES", json.dumps(TONES))
+    path.write_text(text.replace("<head>", f"<head>{BEFORE}") + after)
     return path
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("width", [400, 1600])
-def test_each_view_can_be_chosen_and_read_at_every_width(page, width):
+@pytest.fixture(scope="module", params=[400, 1600])
+def found(page, request):
+    """What a browser shows of the page at a width, pixels."""
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={page.parent / 'chrome'}"]
-    command += [f"--window-size={width},900", f"file://{page}"]
+    command += [f"--window-size={request.param},900", f"file://{page}"]
     text = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
-    (found,) = re.findall(r'<pre id="found">(.*?)</pre>', text, re.DOTALL)
-    found = json.loads(html.unescape(found))
+    (told,) = re.findall(r'<pre id="found">(.*?)</pre>', text, re.DOTALL)
+    return json.loads(html.unescape(told))
+
+
+VIEWS = list(product(("hours", "updates", "tokens", "flops"), ("end", "whole"), "0123"))
+
+
+@pytest.mark.ci
+def test_each_view_can_be_chosen_and_read_at_every_width(found):
     assert found["faults"] == []
     assert found["asked"] == []
-    assert found["views"] == ["true"] * 4 * 2 * 4
-    assert all("softmax" in text and "linear" in text for text in found["read"])
+    assert [tuple(view) for view in found["views"]] == VIEWS
+    assert "softmax" in found["hidden"]
     assert "linear" not in found["hidden"]
     assert found["sorted"] == sorted(found["sorted"])
     assert not found["wide"]
+
+
+@pytest.mark.ci
+def test_the_first_view_is_the_closest_contest_and_sliders_choose_others(found):
+    assert found["first"] == "m at context 64"
+    assert found["moved"].startswith("s at context")
+    assert found["lines"] == 2 * len(SEEDS)  # of the two that are not hidden
+
+
+@pytest.mark.ci
+def test_a_whole_run_is_shown_from_its_first_loss_and_its_end_over_a_factor_of_16(found):
+    units = {"seconds": 1 / 3600, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+    for (_, shown, _), ends in zip(VIEWS, found["read"], strict=True):
+        low, high = (
+            float(re.findall(r"^[\d.e+]+", text)[0])
+            * units.get((re.findall(r"seconds|(?<=\d)[kMBT]", text) or [""])[0], 1)
+            for text in ends
+        )
+        assert high / low == pytest.approx(16 if shown == "end" else 40, rel=0.01)
+
+
+@pytest.mark.ci
+def test_labels_never_cover_each_other_spikes_are_named_and_the_map_follows_the_axis(found):
+    for (axis, _, cell), marks, spikes in zip(VIEWS, found["marks"], found["spikes"], strict=True):
+        tops = sorted(marks["tops"])
+        assert all(b - a >= 6 - 0.02 for a, b in pairwise(tops))
+        assert marks["ends"] == pytest.approx([1000] * len(marks["ends"]), abs=1)
+        assert spikes == ["9.5"]
+        assert any(text.startswith("softmax 3.000") for text in marks["last"])
+        (gap,) = marks["gap"]
+        assert gap == f"gap {marks['map'][int(cell)]}", axis
+
+
+@pytest.mark.ci
+def test_colours_of_text_are_readable_in_both_themes(found):
+    for theme in found["colours"]:
+        for tone, (text, well) in zip(TONES, theme, strict=True):
+            low, high = sorted(map(brightness, (text, well)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, tone
+
+
+def brightness(colour):
+    """Relative luminance of WCAG 2.1."""
+    linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4
+              for x in (part / 255 for part in colour)]  # fmt: skip
+    return sum(x * share for x, share in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))

@@ -1,9 +1,9 @@
 """The report: one page that answers first, with all figures and tables of a study below.
 
-``contest`` compares the attentions, ``answer`` says it in words, ``chart`` lays out the curves and
-the map of gaps. The figures and tables of the study follow in closed sections, each with its query.
-The page is a single file without external resources, so it can be mailed and read offline; without
-scripts it lacks sorting, copying and values under the pointer.
+``contest`` compares the attentions, ``answer`` says it in words, ``chart`` has the data of the
+curves and of the map of gaps. The figures and tables of the study follow in closed sections, each
+with its query. The page is a single file without external resources, so it can be mailed and read
+offline; without scripts it lacks the curves, sorting and copying.
 """
 
 import base64
@@ -12,7 +12,6 @@ import io
 import platform
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from textwrap import dedent
@@ -21,7 +20,7 @@ from typing import Any
 import jinja2
 from duckdb import DuckDBPyConnection
 
-from lmscaling import __version__, figures, registry
+from lmscaling import __version__, claims, figures, registry
 from lmscaling.claims import Judged
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
@@ -29,7 +28,6 @@ from lmscaling.figures.shared import style
 from lmscaling.files import write_text
 from lmscaling.report import (
     answer,
-    attentions,
     cells,
     chart,
     checklist,
@@ -47,14 +45,12 @@ from lmscaling.report import (
     words,
 )
 from lmscaling.report.answer import Answer
-from lmscaling.report.contest import AXES, Contest, Evidence
+from lmscaling.report.contest import Contest, Evidence
 from lmscaling.report.table import SECTIONS, Table
 from lmscaling.store import published
 from lmscaling.store.build import connect
 
 TABLES: tuple[Callable[[DuckDBPyConnection], list[Table]], ...] = (
-    question.tables,
-    attentions.tables,
     cells.tables,
     losses.tables,
     rates.tables,
@@ -68,6 +64,18 @@ TABLES: tuple[Callable[[DuckDBPyConnection], list[Table]], ...] = (
 
 LONG = 24
 """Tables with more rows are folded."""
+
+DASHES = ("none", "9 3", "2 3", "9 3 2 3", "5 2", "12 3 2 3 2 3")
+"""Strokes of the attentions, the baseline first, pixels."""
+
+BIBTEX = f"""@software{{lmscaling,
+  title   = {{lmscaling: scaling-law studies of language models as one workflow}},
+  version = {{{__version__}}}
+}}
+"""
+
+CSV = ("candidate", "baseline", "size", "context", "axis", "spent", "gap_nats", "low", "high",
+       "sd_of_a_pair", "noise", "seeds", "side")  # fmt: skip
 
 
 def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
@@ -86,28 +94,29 @@ def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
         UserError: The record, the exports of the store or a figure are missing.
     """
     alone = published.is_folder(study)
-    record = None if alone else study_file.read_record(study / "study.json")
-    folder = study / "figures"
-    names = [n for n in registry.figures() if not alone or (folder / f"{n}.svg").is_file()]
+    record = None if alone else study_file.read_record(study / "study.json").grid
+    command = "" if alone else study_file.read_record(study / "study.json").command
     with connect(study / "store") as db:
         search_path = str(study).replace("'", "''")
         db.execute(f"SET file_search_path = '{search_path}'")  # the plan's query reads plan.json
-        shown = _figures(folder, names)
+        shown = _figures(study / "figures", alone)
+        verdicts_on = claims.judge_all(db) if verdicts_on is None else verdicts_on
         tables = [table for tables_of in TABLES for table in tables_of(db)]
-        tables += verdicts.tables(db, verdicts_on)
+        tables += verdicts.tables(verdicts_on)
         tables += provenance.plan_tables(study / "plan.json")
         if record:
-            tables.append(checklist.table(db, record.grid.study, study, tables))
+            tables.append(checklist.table(db, record.study, study, tables))
         evidence = contest.read(db, "measured" if record else "published")
         judged = contest.judge(evidence)
         said = answer.write(
             judged,
             evidence,
-            budget=record.grid.study.budget if record else "24 hours",
-            command=record.command if record else "",
-            warnings=_warnings(db, tables) if record else _unjudged(tables),
+            budget=record.study.budget if record else "24 hours",
+            command=command,
+            verdicts=[one.judgement.verdict for one in verdicts_on],
+            rate_warnings=rates.warnings(db) if record else [],
+            stale=db.sql(question.STALE).fetchall()[0][0] if record else 0,
         )
-        cites = bool(db.sql("SELECT 1 FROM cells WHERE source = 'published' LIMIT 1").fetchall())
         board = scoreboard.table(db)
         text = page(
             judged,
@@ -115,11 +124,11 @@ def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
             said,
             board=_table(db, board) if board else None,
             board_says=scoreboard.sentences(db) if board else (),
-            title=f"{record.grid.study.study}: scaling study" if record else "Published numbers",
-            commands=record.command if record else f"lmscaling figures {study}",
-            paragraphs=question.paragraphs(db, record.grid.study if record else None),
+            title=f"{record.study.study}: scaling study" if record else "Published numbers",
+            commands=command or f"lmscaling figures {study}",
+            paragraphs=question.paragraphs(db, record.study if record else None),
             sections=_sections(shown, [_table(db, t) for t in tables if t.rows]),
-            cites=cites,
+            cites=bool(db.sql("FROM cells WHERE source = 'published' LIMIT 1").fetchall()),
         )
     write_text(study / "report.html", text)
     return study / "report.html"
@@ -153,151 +162,66 @@ def page(
         cites: Whether published numbers are shown.
     """
     names = [judged.baseline, *judged.candidates]
-    palette = style.palette(names)
-    drawn = chart.draw(judged, evidence.curves, names)
-    axes = {
-        axis: name
-        for axis, name in AXES.items()
-        if any(view.axis == axis for views in drawn.views.values() for view in views)
-    }
-    closest = judged.closest
-    sections = list(sections)
-    groups = [group for section in sections for group in section["groups"] if group[0]["switch"]]
-    values = {
-        "names": names, "candidates": judged.candidates, "axes": list(axes), "chart": drawn,
-        "ranges": list(chart.RANGES), "colours": chart.colours(names, palette), "dashes": DASHES,
-        "switches": groups,
-    }  # fmt: skip
-    places = {place.cell: place.title for _, row in drawn.rows for place in row}
-    return _template("page.html").render(
-        **values,
-        title=title,
-        answer=said,
-        board=board,
-        board_says=list(board_says),
-        baseline=judged.baseline,
-        source=judged.source,
-        chart_axes=axes,
-        first_axis=judged.axis if judged.axis in axes else next(iter(axes), ""),
-        first_candidate=closest[0] if closest else next(iter(judged.candidates), ""),
-        first_title=places.get(drawn.first, ""),
-        has_gaps=any(judged.edges.values()),
-        sizes=list(judged.sizes),
-        contexts=[context for context, _ in drawn.rows],
-        paragraphs=paragraphs,
-        sections=sections,
-        commands=commands,
-        style=_template("page.css").render(**values),
-        script=_source("page.js"),
-        csv=_csv(judged),
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("lmscaling", "report"), autoescape=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment.get_template("page.html").render(
+        names=names, candidates=judged.candidates, baseline=judged.baseline, source=judged.source,
+        sizes=list(judged.sizes), chart=chart.data(judged, evidence.curves, names),
+        palette=style.palette(names), dashes=DASHES,
+        title=title, answer=said, board=board, board_says=list(board_says), paragraphs=paragraphs,
+        sections=list(sections), commands=commands,
+        csv=_csv(judged) if any(judged.edges.values()) else "",
         bibtex=BIBTEX + (published.BIBTEX if cites else ""),
         citation=published.CITATION if cites else "",
         versions=f"lmscaling {__version__}, duckdb {version('duckdb')}, "
         f"seaborn {version('seaborn')}, Python {platform.python_version()}",
-    )
-
-
-DASHES = ("none", "9 3", "2 3", "9 3 2 3", "5 2", "12 3 2 3 2 3")
-"""Strokes of the attentions, the baseline first, pixels."""
-
-BIBTEX = f"""@software{{lmscaling,
-  title   = {{lmscaling: scaling-law studies of language models as one workflow}},
-  version = {{{__version__}}}
-}}
-"""
+    )  # fmt: skip
 
 
 def _csv(judged: Contest) -> str:
     """The gaps of the map, one row for each candidate, cell and axis."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([
-        "candidate", "baseline", "size", "context", "axis", "spent", "gap_nats", "low", "high",
-        "sd_of_a_pair", "noise", "seeds", "side",
-    ])  # fmt: skip
+    rows.writerow(CSV)
     for axis, of in judged.edges.items():
         for candidate, edges in of.items():
             for (size, context), edge in edges.items():
+                numbers = edge.gap, edge.interval.low, edge.interval.high, edge.spread.sd
                 rows.writerow([
                     candidate, judged.baseline, size, context, axis, edge.spent or "",
-                    *(f"{x:.5f}" for x in (edge.gap, edge.interval.low, edge.interval.high)),
-                    f"{edge.spread.sd:.5f}", edge.spread.basis, edge.seeds, edge.side,
+                    *(f"{x:.5f}" for x in numbers), edge.spread.basis, edge.seeds, edge.side,
                 ])  # fmt: skip
     return text.getvalue()
 
 
-def _warnings(db: DuckDBPyConnection, tables: list[Table]) -> list[tuple[str, str]]:
-    """What tables and fits say against the study."""
-    ((stale,),) = db.execute(question.STALE).fetchall()
-    said = [("Learning rates", f"{warning}.") for warning in rates.warnings(db)]
-    if stale:
-        said.append((
-            "What the present code would reach",
-            f"{stale:,} runs were trained by other code of their attention.",
-        ))  # fmt: skip
-    return [*said, *_unjudged(tables)]
-
-
-def _unjudged(tables: list[Table]) -> list[tuple[str, str]]:
-    """Claims that are not tested."""
-    judged = next((table for table in tables if table.name == "claims"), None)
-    if judged is None or not judged.rows:
-        return []
-    at = judged.head.index("verdict")
-    untested = sum(row[at] == "not tested" for row in judged.rows)
-    if not untested:
-        return []
-    return [(
-        "Claims of the literature",
-        f"{untested} of {len(judged.rows)} judgements lack numbers, or numbers that are certain "
-        "enough; the section below gives each reason.",
-    )]  # fmt: skip
-
-
-def _source(name: str) -> str:
-    return files("lmscaling.report").joinpath(name).read_text()
-
-
-def _template(name: str) -> jinja2.Template:
-    return jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(_source(name))
-
-
 def _sections(shown: list[dict[str, Any]], tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Figures and tables by section in the order of ``SECTIONS``, without empty sections."""
+    """Figures and tables by section in the order of ``SECTIONS``, without empty sections; the
+    figures of each switch are one group."""
     sections = []
     for name, heading in SECTIONS.items():
         own_figures = [figure for figure in shown if figure["section"] == name]
         own_tables = [table for table in tables if table["section"] == name]
         # The first section always has paragraphs, the last one the commands.
         if own_figures or own_tables or name in ("question", "audit"):
-            groups = _groups(own_figures)
+            groups = groupby(own_figures, lambda figure: figure["switch"] or figure["name"])
+            counts = {"figure": len(own_figures), "table": len(own_tables)}
             sections.append({
-                "name": name, "heading": heading, "groups": groups, "tables": own_tables,
-                "holds": _holds(len(own_figures), len(own_tables)),
+                "name": name, "heading": heading, "tables": own_tables,
+                "groups": [list(group) for _, group in groups],
+                "holds": ", ".join(words.many(n, noun) for noun, n in counts.items() if n),
             })  # fmt: skip
     return sections
 
 
-def _holds(n_figures: int, n_tables: int) -> str:
-    counts = [words.many(n_figures, "figure")] * (n_figures > 0)
-    return ", ".join(counts + [words.many(n_tables, "table")] * (n_tables > 0))
-
-
-def _groups(shown: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Single figures, and the figures of each switch as one group."""
-    pairs = groupby(shown, lambda figure: figure["switch"] or figure["name"])
-    return [list(group) for _, group in pairs]
-
-
-def _figures(folder: Path, names: list[str]) -> list[dict[str, Any]]:
-    """The figures that have data."""
-    for name in names:
-        for kind in ("svg", "csv"):
-            path = folder / f"{name}.{kind}"
-            if not path.is_file():
-                raise UserError(f"figure {path} does not exist; run snakemake figures to draw it")
+def _figures(folder: Path, alone: bool) -> list[dict[str, Any]]:
+    """The figures that have data; of published numbers alone only some are drawn."""
+    names = [n for n in registry.figures() if not alone or (folder / f"{n}.svg").is_file()]
+    for path in (folder / f"{name}.{kind}" for name in names for kind in ("svg", "csv")):
+        if not path.is_file():
+            raise UserError(f"figure {path} does not exist; run snakemake figures to draw it")
     return [_figure(name, folder) for name in names if not figures.is_empty(name, folder)]
 
 
@@ -321,8 +245,8 @@ def _table(db: DuckDBPyConnection, table: Table) -> dict[str, Any]:
     """A table for the template, with its query and the number of rows of that query; without the
     columns that are empty in every row."""
     query = dedent(table.query).strip()
-    status = table.head.index("status") if "status" in table.head else None
     shown = [i for i in range(len(table.head)) if any(row[i] for row in table.rows)]
+    status = table.head.index("status") if "status" in table.head else None
     return {
         "name": table.name,
         "section": table.section,

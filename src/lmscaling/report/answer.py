@@ -1,24 +1,23 @@
-"""The answer of a study in words: verdicts, their uncertainty, what would decide, what is not told.
+"""The answer of a study in words: who is ahead, how sure that is, what would decide the rest.
 
-Every sentence follows from the numbers of ``contest`` and of the store. A sentence about a gap says
-which noise was measured, or which scatter it assumes.
+The facts are computed here from the numbers of ``contest`` and of the store; ``answer.j2`` has the
+sentences. A sentence about a gap says which noise was measured, or which scatter it assumes.
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import compress
-from math import ceil
-from statistics import median
+from math import ceil, inf
+from statistics import fmean, median
 from typing import Any
 
 from lmscaling.config import study_file
 from lmscaling.fits.noise import FEWEST_DEGREES
 from lmscaling.report import timing, words
 from lmscaling.report.contest import AXES, Cell, Contest, Edge, Evidence, Row
-from lmscaling.report.question import join_names
-from lmscaling.report.table import format_context
+from lmscaling.report.sentences import Sentences
 from lmscaling.report.timing import Timing
 
 SIGNS = {"ahead": "▲", "behind": "▼", "undecided": "◆", "": ""}
@@ -28,6 +27,14 @@ FEW = 3
 """Cells that are named; more are counted."""
 EMPTY = ("not told", "not timed")
 """What a tile says that has no numbers."""
+FAILED = ("diverged", "exploded")
+TO_COME = ("pending", "running", "interrupted", "held")
+KINDS = {"time_step": "training steps", "time_decode": "sampling"}
+
+Timings = Mapping[tuple[str, str], Timing | None]
+"""By kind and candidate."""
+Scored = dict[str, tuple[str, float | None]]
+"""Texts of the scoreboard by column, and the numbers by which they are sorted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +54,7 @@ class Tile:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A row of the scoreboard: texts with the numbers by which they are sorted."""
+    """A row of the scoreboard."""
 
     attention: str
     size: str
@@ -75,7 +82,9 @@ def write(
     evidence: Evidence,
     budget: str,
     command: str,
-    warnings: Iterable[tuple[str, str]] = (),
+    verdicts: Iterable[str] = (),
+    rate_warnings: Iterable[str] = (),
+    stale: int = 0,
 ) -> Answer:
     """The answer.
 
@@ -84,47 +93,75 @@ def write(
         evidence: What they were computed from.
         budget: The budget of a run, in words.
         command: What runs the study again; empty of published numbers.
-        warnings: Further entries of what is not told.
+        verdicts: Those on the claims of the literature.
+        rate_warnings: What makes the comparison unfair, see ``lr_optimum.warnings``.
+        stale: Runs that other code of their attention has trained.
     """
     timings = {
         (kind, candidate): timing.compare(evidence.speeds, kind, candidate, contest.baseline)
-        for kind in ("time_step", "time_decode")
+        for kind in KINDS
         for candidate in contest.candidates
     }
-    steps, todo = _next(contest, evidence.cells, command)
+    wanted, todo = _wanted(contest, evidence.cells, command)
+    says = Sentences(
+        "answer", words=words, join_names=words.join_names, counted=_counted, axes=AXES, few=FEW,
+        most_seeds=MOST_SEEDS, failures=FAILED, to_come=TO_COME, budget=budget, command=command,
+        wanted=wanted, verdicts=[*verdicts], rate_warnings=rate_warnings, stale=stale,
+        **_facts(contest, evidence, timings),
+    )  # fmt: skip
     head, scores = _scores(contest, evidence.cells, timings)
+    untold = (entry.split(": ", 1) for entry in says.all("untold"))
     return Answer(
-        question=_question(contest, budget),
-        heading=heading(contest, evidence.cells),
-        lede=_lede(contest),
-        tiles=_all_tiles(contest, timings),
-        next=steps,
+        question=says.one("question"),
+        heading=says.one("heading"),
+        lede=tuple(says.all("lede")),
+        tiles=_all_tiles(says, contest, timings),
+        next=tuple(says.all("next")),
         command=todo,
-        untold=(*_untold(contest, evidence, timings), *warnings),
+        untold=tuple((what, why) for what, why in untold),
         score_head=head,
         scores=scores,
-    )  # fmt: skip
+    )
 
 
-def heading(contest: Contest, cells: list[Row]) -> str:
-    """The verdict on each candidate, the best one first."""
-    known = contest.edges[contest.axis]
-    if not any(row["status"] == "done" for row in cells):
-        planned = [row for row in cells if not row["skipped"]]
-        return f"No run has finished: {_statuses(planned)}."
-    if not contest.candidates:
-        return f"{contest.baseline} was trained alone: there is nothing to compare."
+def _facts(contest: Contest, evidence: Evidence, timings: Timings) -> dict[str, Any]:
+    """What the sentences of the page are made of, but those of the tiles."""
+    edges = contest.edges[contest.axis]
+    gaps = [edge for of in edges.values() for edge in of.values()]
+    lone = [edge for edge in gaps if not edge.is_tested]
     order = _best_first(contest)
-    shown = order if len(order) <= FEW else order[: FEW - 1]
-    parts = [_verdict(contest, name, contest.tally(name, contest.axis)) for name in shown]
-    if len(shown) < len(order):
-        parts.append(f"{words.count(len(order) - len(shown))} others below")
-    said = "; ".join(parts)
-    if not known:
-        return f"{said}."
-    lone = [edge.seeds == 1 and not edge.is_tested for of in known.values() for edge in of.values()]
-    seeds = ", by one seed each" if all(lone) else ""
-    return f"After equal {AXES[contest.axis]}, {said}{seeds}."
+    known = [name for name in order if name in edges]
+    missing = Counter(
+        why
+        for (name, cell), why in contest.why.items()
+        if cell in contest.planned and cell not in edges.get(name, {})
+    )
+    timed = {kind for (kind, _), found in timings.items() if found}
+    return {
+        "names": [contest.baseline, *contest.candidates],
+        "base": contest.baseline,
+        "source": contest.source,
+        "axis": AXES[contest.axis],
+        "compared": [*contest.edges],
+        "sizes": [*contest.sizes],
+        "order": order,
+        "tallies": {name: contest.tally(name, contest.axis) for name in order},
+        "cells": [row for row in evidence.cells if not row["skipped"]],
+        "speeds": evidence.speeds,
+        "edges": edges,
+        "gaps": gaps,
+        "lone": lone,
+        "tested": [edge for edge in gaps if edge.is_tested],
+        "firm": sum(abs(edge.gap) > 1.96 * 10 * edge.spread.error for edge in lone),
+        "reaches": [_reach(contest, name, edges[name]) for name in known[:FEW]],
+        "cost": _cost(contest, known[0]) if len(known) == 1 else None,
+        "missing": missing.most_common(FEW),
+        "untimed": [what for kind, what in KINDS.items() if order and kind not in timed],
+    }
+
+
+def _counted(rows: Iterable[Row], column: str) -> list[tuple[Any, int]]:
+    return Counter(row[column] for row in rows).most_common()
 
 
 def _best_first(contest: Contest) -> list[str]:
@@ -133,145 +170,59 @@ def _best_first(contest: Contest) -> list[str]:
 
     def key(name: str) -> tuple[bool, int, float]:
         tally = contest.tally(name, contest.axis)
-        gap = _mean_gap(known.get(name, {}).values())
-        return name not in known, tally["behind"] - tally["ahead"], gap
+        gaps = [edge.gap for edge in known.get(name, {}).values()]
+        return name not in known, tally["behind"] - tally["ahead"], fmean(gaps) if gaps else inf
 
     return sorted(contest.candidates, key=key)
 
 
-def _verdict(contest: Contest, name: str, tally: Counter[str]) -> str:
-    base, n = contest.baseline, tally.total()
-    if not n:
-        return f"{name} is not yet compared with {base}"
-    if n == 1:
-        (cell,) = contest.edges[contest.axis][name]
-        (side,) = tally
-        said = {
-            "ahead": f"{name} is ahead of {base}", "behind": f"{name} is behind {base}",
-            "undecided": f"{name} cannot be told from {base}",
-        }[side]  # fmt: skip
-        return f"{said} at {words.at(cell)}"
-    for side, said in (("ahead", f"ahead of {base}"), ("behind", f"behind {base}")):
-        if tally[side] == n:
-            return f"{name} is {said} in {'both' if n == 2 else f'all {words.count(n)}'} cells"
-    if tally["undecided"] == n:
-        return f"{name} cannot be told from {base} in any of {words.count(n)} cells"
-    parts = []
-    if tally["ahead"]:
-        parts.append(f"ahead of {base} in {words.count(tally['ahead'])}")
-    if tally["behind"]:
-        where = f"behind {'' if tally['ahead'] else base + ' '}"
-        parts.append(f"{where}in {words.count(tally['behind'])}")
-    if tally["undecided"]:
-        parts.append(f"undecided in {words.count(tally['undecided'])}")
-    return f"{name} is {join_names(parts)} of {words.count(n)} cells"
-
-
-def _mean_gap(edges: Iterable[Edge]) -> float:
-    gaps = [edge.gap for edge in edges]
-    return sum(gaps) / len(gaps) if gaps else float("inf")
-
-
-def _question(contest: Contest, budget: str) -> str:
-    names = [contest.baseline, *contest.candidates]
-    if len(names) == 1:
-        return f"Which loss does {names[0]} attention reach within {budget} a run?"
-    return f"Which attention, {join_names(names, 'or')}, learns more within {budget} a run?"
-
-
-def _lede(contest: Contest) -> tuple[str, ...]:
-    """Where the gaps are smallest and largest, how sure they are, and what they cost."""
-    known = contest.edges[contest.axis]
-    order = [name for name in _best_first(contest) if name in known]
-    said = [_range(contest, name, known[name]) for name in order[:FEW]]
-    said += _sure([edge for edges in known.values() for edge in edges.values()])
-    if len(order) == 1:
-        said += _cost(contest, order[0])
-    return tuple(said)
-
-
-def _range(contest: Contest, name: str, edges: Mapping[Cell, Edge]) -> str:
+def _reach(contest: Contest, name: str, edges: Mapping[Cell, Edge]) -> dict[str, Any]:
     """The gaps that are nearest to and farthest from 0, or the lowest and the highest."""
-    ordered = sorted(edges.items(), key=lambda item: item[1].gap)
-    (near, least), (far, most) = ordered[0], ordered[-1]
-    if least.gap > 0 or most.gap < 0:
+    near, *_, far = sorted(edges, key=lambda cell: edges[cell].gap) * 2
+    if edges[near].gap > 0 or edges[far].gap < 0:
         near, far = sorted((near, far), key=lambda cell: abs(edges[cell].gap))
-    which = f"The loss of {name} minus that of {contest.baseline} is"
-    if len(edges) == 1:
-        return f"{which} {words.gap(edges[near])}."
-    return (
-        f"{which} {_mean(contest, name, edges)} on average, from {words.gap(edges[near])} at "
-        f"{words.at(near)} to {_number(edges[far])} at {words.at(far)}."
-    )
+    digits = max(words.digits(edge) for edge in edges.values())
+    mean = words.signed(fmean(edge.gap for edge in edges.values()), digits)
+    found = contest.means.get(name)
+    if found and found.get("gap_low") is not None and found["cells"] == len(edges):
+        gap, low, high = (words.signed(found[end]) for end in ("gap", "gap_low", "gap_high"))
+        mean = f"{gap} ({low} to {high})"
+    return {"name": name, "cells": len(edges), "mean": mean, "near": near, "far": far,
+            "least": edges[near], "most": edges[far]}  # fmt: skip
 
 
-def _number(edge: Edge) -> str:
-    """A gap with its interval, without what has been said of it."""
-    text, assumes, _ = words.gap(edge).partition(" if seeds")
-    return text + ")" * bool(assumes)
+def _ratios(contest: Contest, name: str) -> dict[Cell, float]:
+    """Spent by the baseline over spent by a candidate at the last loss of both, by cell."""
+    return {cell: r for (candidate, cell), r in contest.multipliers.items() if candidate == name}
 
 
-def _mean(contest: Contest, name: str, edges: Mapping[Cell, Edge]) -> str:
-    mean = contest.means.get(name)
-    if mean and mean.get("gap_low") is not None and mean["cells"] == len(edges):
-        value, low, high = (words.signed(mean[end]) for end in ("gap", "gap_low", "gap_high"))
-        return f"{value} ({low} to {high})"
-    gaps = [edge.gap for edge in edges.values()]
-    n = max(words.digits(edge) for edge in edges.values())
-    return words.signed(sum(gaps) / len(gaps), n)
-
-
-def _sure(edges: list[Edge]) -> list[str]:
-    """What the uncertainty rests on, and what an assumed one would have to be."""
-    assumed = [edge for edge in edges if not edge.is_tested]
-    tested = [edge for edge in edges if edge.is_tested]
-    said = []
-    if tested:
-        least, most = min(edge.seeds for edge in tested), max(edge.seeds for edge in tested)
-        pairs = str(most) if least == most else f"{least} to {most}"
-        rests = f"95 % intervals from {pairs} paired seeds a cell"
-        if most == 1:
-            rests = "95 % intervals from the seeds of cells around"
-        corrected = f"; verdicts are corrected for {len(edges)} gaps" if len(edges) > 1 else ""
-        said.append(f"{rests}{corrected}.")
-    if assumed:
-        sd = max(edge.spread.sd for edge in assumed)
-        origin = assumed[0].spread.said.removeprefix("if seeds differ as in ")
-        firm = sum(abs(edge.gap) > 1.96 * 10 * edge.spread.error for edge in assumed)
-        lean = sum(edge.side != "undecided" for edge in assumed)
-        lone = "No seed was repeated, so nothing measures the noise of a gap"
-        if tested:
-            lone = f"Nothing measures the noise of {words.many(len(assumed), 'other gap')}"
-        said.append(
-            f"{lone}; {sd:.2g} nats is assumed, as in {origin}. At that, {lean} of {len(assumed)} "
-            f"gaps exceed chance; at ten times as much, {firm} still would."
-        )
-    return said
-
-
-def _cost(contest: Contest, name: str) -> list[str]:
-    """How much sooner one of the two reached the same loss."""
-    ratios = [ratio for (candidate, _), ratio in contest.multipliers.items() if candidate == name]
-    if not ratios:
-        return []
-    middle = median(ratios)
+def _cost(contest: Contest, name: str) -> dict[str, Any] | None:
+    """How much sooner one of the two reached the same loss; None if hardly."""
+    ratios = _ratios(contest, name)
+    middle = median(ratios.values()) if ratios else 1.0
     first, second = (contest.baseline, name) if middle < 1 else (name, contest.baseline)
-    middle = 1 / middle if middle < 1 else middle
+    middle = max(middle, 1 / middle)
     if middle < 1.05:
-        return []
-    return [
-        f"To reach the same loss, {second} takes {middle:.2g} times the {AXES[contest.axis]} of "
-        f"{first} (median over {words.many(len(ratios), 'cell')}, at the last loss of both)."
-    ]
+        return None
+    return {"first": first, "second": second, "ratio": middle, "cells": len(ratios)}
 
 
 def _all_tiles(
-    contest: Contest, timings: Mapping[tuple[str, str], Timing | None]
+    says: Sentences, contest: Contest, timings: Timings
 ) -> tuple[tuple[str, tuple[Tile, ...]], ...]:
     """By candidate; of several candidates without the tiles that are empty for each."""
     if not contest.edges[contest.axis] and not any(timings.values()):
         return ()
-    found = {name: _tiles(contest, name, timings) for name in _best_first(contest)}
+    found = {}
+    for name in _best_first(contest):
+        other = "updates" if contest.axis == "hours" else "hours"
+        second = [axis for axis in (other, "flops") if contest.edges.get(axis, {}).get(name)]
+        found[name] = (
+            _loss_tile(says, contest, name, [contest.axis]),
+            _loss_tile(says, contest, name, second or [other]),
+            _time_tile(says, timings["time_step", name], "Time of a training step"),
+            _time_tile(says, timings["time_decode", name], "Time to sample a token"),
+        )
     if len(found) > 1:
         columns = zip(*found.values(), strict=True)
         filled = [any(tile.says not in EMPTY for tile in column) for column in columns]
@@ -279,177 +230,94 @@ def _all_tiles(
     return tuple(found.items())
 
 
-def _tiles(
-    contest: Contest, name: str, timings: Mapping[tuple[str, str], Timing | None]
-) -> tuple[Tile, ...]:
-    other = "updates" if contest.axis == "hours" else "hours"
-    second = [axis for axis in (other, "flops") if contest.edges.get(axis, {}).get(name)]
-    return (
-        _loss_tile(contest, name, [contest.axis]),
-        _loss_tile(contest, name, second or [other]),
-        _time_tile(timings["time_step", name], "Time of a training step"),
-        _time_tile(timings["time_decode", name], "Time to sample a token"),
-    )
-
-
-def _loss_tile(contest: Contest, name: str, axes: list[str]) -> Tile:
-    title = f"After equal {join_names([AXES[axis] for axis in axes])}"
-    known = {axis: contest.edges.get(axis, {}).get(name, {}) for axis in axes}
-    if not any(known.values()):
-        return Tile(title=title, side="", says="not told", text="No pair of curves shares it.")
-    records = {
-        axis: _record(Counter(edge.side for edge in edges.values()))
-        for axis, edges in known.items()
-    }
-    first = records[axes[0]]
-    reaches, sures = [], []
-    for axis, edges in known.items():
-        gaps = [edge.gap for edge in edges.values()]
-        n = max(words.digits(edge) for edge in edges.values())
-        low, high = words.signed(min(gaps), n), words.signed(max(gaps), n)
-        half = median(edge.spread.quantile() * edge.spread.error for edge in edges.values())
-        by = f"{AXES[axis]}{'' if records[axis] == first else f' {records[axis]}'}: "
-        reach = low if low == high else f"{low} to {high}"
-        reaches.append(f"{by if len(axes) > 1 else ''}{reach}")
-        if all(edge.is_tested for edge in edges.values()):
-            sures.append(f"each ±{half:.2g} (95 %)")
-        else:
-            sures.append(f"each ±{half:.2g} if seeds differ by {_assumed(edges.values()):.2g}")
-    if len(set(sures)) > 1:
-        sures = [f"{axis}, {sure}" for axis, sure in zip(map(AXES.get, axes), sures, strict=True)]
-    text = _upper(f"{', '.join(reaches)} nats; {'; '.join(dict.fromkeys(sures))}.")
-    tally = Counter(edge.side for edge in known[axes[0]].values())
+def _loss_tile(says: Sentences, contest: Contest, name: str, axes: list[str]) -> Tile:
+    title = f"After equal {words.join_names([AXES[axis] for axis in axes])}"
+    parts = []
+    for axis in axes:
+        edges = contest.edges.get(axis, {}).get(name, {}).values()
+        if not edges:
+            return Tile(title=title, side="", says="not told", text="No pair of curves shares it.")
+        half = median(edge.spread.quantile() * edge.spread.error for edge in edges)
+        assumed = [edge.spread.sd for edge in edges if not edge.is_tested]
+        reason = f"if seeds differ by {max(assumed):.2g}" if assumed else "(95 %)"
+        parts.append({
+            "axis": AXES[axis], "record": says.one("record", contest.tally(name, axis)),
+            "reach": _span(edges), "sure": f"each ±{half:.2g} {reason}",
+        })  # fmt: skip
+    tally = contest.tally(name, axes[0])
     side = max(("undecided", "ahead", "behind"), key=lambda s: tally[s])
     side = "undecided" if tally["ahead"] == tally["behind"] else side
-    return Tile(title=title, side=side, says=first, text=text)
+    return Tile(title=title, side=side, says=parts[0]["record"], text=says.one("losses", parts))
 
 
-def _assumed(edges: Iterable[Edge]) -> float:
-    return max(edge.spread.sd for edge in edges if not edge.is_tested)
+def _span(edges: Iterable[Edge]) -> str:
+    """``+0.01 to +0.27``, the least and the largest gap."""
+    edges = sorted(edges, key=lambda edge: edge.gap)
+    digits = max(map(words.digits, edges))
+    ends = (words.signed(edge.gap, digits) for edge in (edges[0], edges[-1]))
+    return " to ".join(dict.fromkeys(ends))
 
 
-def _record(tally: Counter[str]) -> str:
-    n = tally.total()
-    said = {"ahead": "wins", "behind": "loses", "undecided": "undecided in"}
-    if n == 1:
-        return {"ahead": "wins", "behind": "loses", "undecided": "undecided"}[next(iter(tally))]
-    parts = [f"{said[side]} {tally[side]}" for side in said if tally[side]]
-    return f"{', '.join(parts)} of {n}"
-
-
-def _time_tile(found: Timing | None, title: str) -> Tile:
+def _time_tile(says: Sentences, found: Timing | None, title: str) -> Tile:
     if found is None:
         return Tile(title=title, side="", says="not timed", text="No time of both was measured.")
-    contexts = sorted({context for _, context in found.ratios})
-    by_context = {
-        context: [ratio for (_, c), ratio in found.ratios.items() if c == context]
-        for context in contexts
-    }
-    faster = {c: all(ratio.value > 1 for ratio in known) for c, known in by_context.items()}
-    slower = {c: all(ratio.value < 1 for ratio in known) for c, known in by_context.items()}
+    known: dict[int, list[float]] = defaultdict(list)
+    for (_, context), ratio in sorted(found.ratios.items(), key=lambda item: item[0][1]):
+        known[context].append(ratio.value)
+    contexts = [*known]
+    faster = {context: min(ratios) > 1 for context, ratios in known.items()}
     start = next((c for i, c in enumerate(contexts) if all(faster[d] for d in contexts[i:])), None)
-    if start == contexts[0]:
-        side, says = "ahead", "faster throughout"
-    elif start is not None:
-        side, says = "ahead", f"faster from {format_context(start)}"
-    elif all(slower.values()):
-        side, says = "behind", "slower throughout"
+    if start is not None:
+        from_ = "throughout" if start == contexts[0] else f"from {words.format_context(start)}"
+        side, verdict = "ahead", f"faster {from_}"
+    elif max(map(max, known.values())) < 1:
+        side, verdict = "behind", "slower throughout"
     else:
-        side, says = "undecided", "faster at some places"
-    ends = dict.fromkeys([contexts[0], _longest(by_context)])
-    parts = [
-        f"{words.times(ratio.value for ratio in by_context[c])} at {format_context(c)}"
-        for c in ends
-    ]
-    if found.is_repeated:
-        spreads = [(r.high - r.low) / 2 / r.value for r in found.ratios.values()]
-        sure = f"quartiles ±{100 * median(spreads):.0f} %"
-    else:
-        sure = "timed once"
-    names = f"{found.candidate} against {found.baseline}"
-    source = ", published" if found.source == "published" else ""
-    return Tile(
-        title=title, side=side, says=says, text=f"{', '.join(parts)}; {sure}. {names}{source}."
-    )
+        side, verdict = "undecided", "faster at some places"
+    # The longest context at which as many sizes were timed as anywhere.
+    most = max(map(len, known.values()))
+    longest = max(context for context, ratios in known.items() if len(ratios) == most)
+    ends = {context: known[context] for context in (contexts[0], longest)}
+    spread = 100 * median((r.high - r.low) / 2 / r.value for r in found.ratios.values())
+    text = says.one("timed", found, ends, spread)
+    return Tile(title=title, side=side, says=verdict, text=text)
 
 
-def _longest(by_context: Mapping[int, list[Any]]) -> int:
-    """The longest context at which as many sizes were timed as anywhere."""
-    most = max(len(known) for known in by_context.values())
-    return max(context for context, known in by_context.items() if len(known) == most)
-
-
-def _next(contest: Contest, cells: list[Row], command: str) -> tuple[tuple[str, ...], str]:
+def _wanted(contest: Contest, cells: list[Row], command: str) -> tuple[dict[str, Any], str]:
     """What would decide the rest, and the command for the first of it."""
-    said, todo = [], ""
-    unfinished = [
-        row for row in cells
-        if not row["skipped"] and row["status"] in ("pending", "running", "interrupted", "held")
-    ]  # fmt: skip
-    if unfinished and command:
-        todo = command
-        said.append(
-            f"{_upper(words.many(len(unfinished), 'cell'))} to be trained "
-            f"({_statuses(unfinished)}): the command below goes on."
-        )
+    goes_on = any(row["status"] in TO_COME for row in cells if not row["skipped"])
     edges = {
         (name, cell): edge
         for name, of in contest.edges[contest.axis].items()
         for cell, edge in of.items()
     }
-    if not edges:
-        return tuple(said), todo
-    seeds = sorted({row["seed"] for row in cells})
-    assumed = {key: edge for key, edge in edges.items() if not edge.is_tested}
-    open_edges = {
-        key: edge for key, edge in edges.items() if edge.is_tested and edge.side == "undecided"
+    assumed = [key for key, edge in edges.items() if not edge.is_tested]
+    needed = {
+        key: edge.needed
+        for key, edge in edges.items()
+        if edge.is_tested and edge.side == "undecided"
     }
-    wanted = 0
+    found = {key: n for key, n in needed.items() if n}
     # A few lone gaps can wait; where most have no measured noise, no contest is decided without it.
-    if 2 * len(assumed) > len(edges) or (assumed and not open_edges):
-        wanted = max(2, 1 + ceil(FEWEST_DEGREES / len(assumed)))
-        more = wanted - min(edge.seeds for edge in assumed.values())
-        hours = _hours(cells) * more
-        said.append(
-            f"{_upper(words.many(more, 'more seed'))} in every cell would measure the noise that "
-            f"is assumed here{_price(hours)}."
-        )
+    is_noise = 2 * len(assumed) > len(edges) or bool(assumed and not needed)
+    far = 0 if is_noise else sum(n is None or n > MOST_SEEDS for n in needed.values())
+    wanted = {"is_noise": is_noise, "more": 0, "far": far, "open": len(needed)}
+    key, n = None, 0
+    if is_noise:
         key = min(assumed, key=lambda key: abs(edges[key].gap) / edges[key].spread.error)
-        here = " The command trains it anew." if contest.source == "published" else ""
-        said.append(
-            f"The closest contest is {words.at(key[1])}, {_number(edges[key])}: "
-            + _needs(edges[key])
-            + here
-        )
-    elif open_edges:
-        needed = {key: edge.needed for key, edge in open_edges.items()}
-        known = {key: n for key, n in needed.items() if n}
-        if known:
-            key = min(known, key=lambda key: known[key])
-            wanted = max(known[key], edges[key].seeds + 1)
-            more = wanted - edges[key].seeds
-            said.append(
-                f"{_upper(words.many(more, 'more seed'))} would decide {words.at(key[1])} of "
-                f"{key[0]}, the easiest of {words.many(len(open_edges), 'open contest')}, if the "
-                f"gap is the one measured (power 80 %){_price(_hours(cells) * more)}."
-            )
-        far = [key for key, n in needed.items() if n is None or n > MOST_SEEDS]
-        if far:
-            said.append(
-                f"{_upper(words.many(len(far), 'contest'))} would take more than {MOST_SEEDS} "
-                "seeds."
-            )
-    if wanted and not todo and wanted <= MOST_SEEDS:
-        todo = _seeds_command(contest, command, sorted({*seeds, *range(wanted)}))
-    return tuple(said), todo
-
-
-def _needs(edge: Edge) -> str:
-    needed = edge.needed
-    if needed is None:
-        return "a gap so small that no number of seeds up to 1,000 would find it."
-    n = max(needed, 2)
-    return f"{words.many(n, 'seed')} would find a gap of this size (power 80 %)."
+        n = max(2, 1 + ceil(FEWEST_DEGREES / len(assumed)))
+        wanted["more"] = n - min(edges[one].seeds for one in assumed)
+    elif found:
+        key = min(found, key=lambda key: found[key])
+        n = max(found[key], edges[key].seeds + 1)
+        wanted["more"] = n - edges[key].seeds
+    if key:
+        hours = _hours(cells) * wanted["more"]
+        wanted |= {"name": key[0], "cell": key[1], "edge": edges[key], "hours": hours}
+    if goes_on and command:
+        return wanted, command
+    seeds = sorted({*(row["seed"] for row in cells), *range(n)})
+    return wanted, _seeds_command(contest, command, seeds) if 0 < n <= MOST_SEEDS else ""
 
 
 def _seeds_command(contest: Contest, command: str, seeds: list[int]) -> str:
@@ -473,180 +341,78 @@ def _set(values: Mapping[str, Any]) -> list[str]:
 def _hours(cells: list[Row]) -> float:
     """Hours of training of one seed of all finished cells."""
     done = [row for row in cells if row["status"] == "done" and row["hours"]]
-    seeds = len({row["seed"] for row in done}) or 1
-    return sum(row["hours"] for row in done) / seeds
+    return sum(row["hours"] for row in done) / (len({row["seed"] for row in done}) or 1)
 
 
-def _price(hours: float) -> str:
-    if hours >= 1.5:
-        return f", {hours:,.0f} hours of training"
-    return f", {words.many(max(round(60 * hours), 1), 'minute')} of training" if hours else ""
-
-
-def _untold(
-    contest: Contest, evidence: Evidence, timings: Mapping[tuple[str, str], Timing | None]
-) -> tuple[tuple[str, str], ...]:
-    """What the study cannot answer, and why."""
-    cells = [row for row in evidence.cells if not row["skipped"]]
-    edges = [e for of in contest.edges[contest.axis].values() for e in of.values()]
-    said = []
-    if lone := sum(not edge.is_tested for edge in edges):
-        said.append((
-            "How much seeds differ",
-            f"{lone} of {len(edges)} gaps {'rests' if lone == 1 else 'rest'} on one pair of runs, "
-            "and no cell near enough has several.",
-        ))  # fmt: skip
-    failed = [row for row in cells if row["status"] in ("diverged", "exploded")]
-    if failed:
-        counts = Counter(row["attention"] for row in failed)
-        said.append((
-            "What failed runs would have reached",
-            join_names([f"{name} {_of(n, cells, name)}" for name, n in counts.items()])
-            + f" diverged or exploded: {_named(failed)}. They have no final loss.",
-        ))  # fmt: skip
-    broken = [
-        row for row in cells
-        if row["status"] not in ("done", "diverged", "exploded")
-    ]  # fmt: skip
-    if broken:
-        said.append((
-            "Cells without a result",
-            f"{_upper(_statuses(broken))}: {_named(broken)}.",
-        ))  # fmt: skip
-    missing = Counter(
-        contest.why[key] for key in contest.why
-        if key[1] in contest.planned and key[1] not in contest.edges[contest.axis].get(key[0], {})
-    )  # fmt: skip
-    if missing and edges:
-        reasons = "; ".join(f"{n} {reason}" for reason, n in missing.most_common(FEW))
-        said.append(("Cells without a comparison", f"{reasons}."))
-    rates = {row["lr_scale"] for row in cells if row["lr_scale"] is not None}
-    if contest.candidates and len(rates) < 3 and contest.source == "measured":
-        said.append((
-            "Whether another learning rate would turn a verdict",
-            f"{_upper(words.many(len(rates), 'rate'))} a size; three or more bracket the best one "
-            "(axes.lr_scale).",
-        ))  # fmt: skip
-    kinds = {"time_step": "training steps", "time_decode": "sampling"}
-    untimed = [
-        what for kind, what in kinds.items()
-        if contest.candidates and not any(timings[kind, c] for c in contest.candidates)
-    ]  # fmt: skip
-    if untimed:
-        said.append((
-            f"Speed of {join_names(untimed)}",
-            "Not timed for both attentions; a section speed: in the study file times them.",
-        ))  # fmt: skip
-    lacking = [AXES[axis] for axis in AXES if axis not in contest.edges]
-    if lacking and edges:
-        said.append((
-            f"Gaps after equal {join_names(lacking)}",
-            "Not counted for these runs, or the learning rate decays, so that only ends compare.",
-        ))  # fmt: skip
-    untrained = sorted(
-        {row["size"] for row in evidence.speeds if row["size"]} - set(contest.sizes)
-    ) if contest.source == "published" else []  # fmt: skip
-    if untrained:
-        said.append((f"Losses of {join_names(untrained)}", "Timed, but never trained."))
-    if contest.source == "published":
-        said.append((
-            "Validation loss and compute",
-            "The published files hold training losses only and name no learning-rate schedule. "
-            "FLOPs are counted from the shapes of the models, in chunks of 64 tokens.",
-        ))  # fmt: skip
-    return tuple(said)
-
-
-def _of(n: int, cells: list[Row], name: str) -> str:
-    return f"{n} of {sum(row['attention'] == name for row in cells)}"
-
-
-def _named(rows: list[Row]) -> str:
-    names = [row["name"] for row in rows]
-    rest = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return ", ".join(names[:FEW]) + rest
-
-
-def _statuses(rows: list[Row]) -> str:
-    counts = Counter(row["status"].replace("_", " ") for row in rows)
-    return ", ".join(f"{n} {status}" for status, n in counts.most_common())
+HEADS = {
+    "loss": ("best loss", "nats per token"),
+    "context": ("at context", "tokens"),
+    "gap": ("gap to {}", "nats, over contexts"),
+    "ahead": ("won", "cells"),
+    "undecided": ("open", "cells"),
+    "behind": ("lost", "cells"),
+    "needs": ("{} needs", "times the {}, median"),
+    "time_step": ("step", "times as fast, longest"),
+    "time_decode": ("sampling", "times as fast, longest"),
+    "spikes": ("spikes", "per 10,000 updates"),
+    "failed": ("failed", "runs"),
+}
+"""Heads of the scoreboard with their units; braces hold the baseline, and the axis."""
 
 
 def _scores(
-    contest: Contest, cells: list[Row], timings: Mapping[tuple[str, str], Timing | None]
+    contest: Contest, cells: list[Row], timings: Timings
 ) -> tuple[tuple[tuple[str, str], ...], tuple[Score, ...]]:
     """One row for each attention and size that has a finished run; columns without any value are
     left out."""
-    axis = AXES[contest.axis]
-    head = [
-        ("best loss", "nats per token"), ("at context", "tokens"),
-        (f"gap to {contest.baseline}", "nats, over contexts"), ("won", "cells"),
-        ("open", "cells"), ("lost", "cells"),
-        (f"{contest.baseline} needs", f"times the {axis}, median"),
-        ("step", "times as fast, longest"), ("sampling", "times as fast, longest"),
-        ("spikes", "per 10,000 updates"), ("failed", "runs"),
-    ]  # fmt: skip
     rows = []
     for size in contest.sizes:
         for name in (contest.baseline, *contest.candidates):
             own = [r for r in cells if r["size"] == size and r["attention"] == name]
             if any(row["status"] == "done" for row in own):
-                rows.append((name, size, _score(contest, name, size, own, timings)))
-    kept = [i for i in range(len(head)) if any(cells[i][0] for *_, cells in rows)]
-    return tuple(head[i] for i in kept), tuple(
-        Score(attention=name, size=size, cells=tuple(values[i] for i in kept))
-        for name, size, values in rows
+                rows.append((name, size, _runs(own) | _compared(contest, name, size, timings)))
+    kept = [column for column in HEADS if any(column in found for *_, found in rows)]
+    head = ((what.format(contest.baseline), unit.format(AXES[contest.axis]))
+            for what, unit in (HEADS[column] for column in kept))  # fmt: skip
+    return tuple(head), tuple(
+        Score(attention=name, size=size, cells=tuple(found.get(c, ("", None)) for c in kept))
+        for name, size, found in rows
     )
 
 
-def _score(
-    contest: Contest, name: str, size: str, rows: list[Row],
-    timings: Mapping[tuple[str, str], Timing | None],
-) -> list[tuple[str, float | None]]:  # fmt: skip
-    empty: tuple[str, None] = ("", None)
-    by_context: dict[int, list[float]] = {}
+def _runs(rows: list[Row]) -> Scored:
+    """The lowest mean loss of a context, spikes, and runs that have failed."""
+    known: dict[int, list[float]] = defaultdict(list)
     for row in rows:
         if row["loss"] is not None and row["is_final"]:
-            by_context.setdefault(row["context"], []).append(row["loss"])
-    means = {context: sum(known) / len(known) for context, known in by_context.items()}
-    best = min(means, key=lambda c: means[c], default=None)
-    values: list[tuple[str, float | None]] = [empty, empty]
-    if best is not None:
-        values = [(f"{means[best]:.3f}", means[best]), (format_context(best), best)]
-    edges = {c: e for c, e in contest.edges[contest.axis].get(name, {}).items() if c[0] == size}
-    if name == contest.baseline or not edges:
-        values += [("baseline" if name == contest.baseline else "", None), *[empty] * 3]
-    else:
-        n = max(words.digits(edge) for edge in edges.values())
-        gaps = sorted(edge.gap for edge in edges.values())
-        low, high = words.signed(gaps[0], n), words.signed(gaps[-1], n)
-        tally = Counter(edge.side for edge in edges.values())
-        values.append((low if low == high else f"{low} to {high}", median(gaps)))
-        values += [(str(tally[s]), tally[s]) for s in ("ahead", "undecided", "behind")]
-    ratios = [
-        ratio
-        for (candidate, cell), ratio in contest.multipliers.items()
-        if candidate == name and cell[0] == size
-    ]
-    values.append(
-        (f"{words.ratio(median(ratios))}{words.TIMES}", median(ratios)) if ratios else empty
-    )
-    for kind in ("time_step", "time_decode"):
-        found = timings.get((kind, name))
-        own = {c: r.value for (s, c), r in found.ratios.items() if s == size} if found else {}
-        longest = max(own, default=0)
-        values.append(
-            (f"{words.ratio(own[longest])}{words.TIMES} at {format_context(longest)}", own[longest])
-            if own
-            else empty
-        )
+            known[row["context"]].append(row["loss"])
+    found: Scored = {}
+    if known:
+        loss, context = min((fmean(losses), context) for context, losses in known.items())
+        found["loss"] = f"{loss:.3f}", loss
+        found["context"] = words.format_context(context), context
     updates = sum(row["updates"] or 0 for row in rows if row["spikes"] is not None)
-    spikes = sum(row["spikes"] or 0 for row in rows)
-    values.append((f"{1e4 * spikes / updates:.2g}", spikes / updates) if updates else empty)
-    failed = sum(row["status"] in ("diverged", "exploded") for row in rows)
-    values.append((str(failed), failed) if failed else empty)
-    return values
+    if updates:
+        rate = sum(row["spikes"] or 0 for row in rows) / updates
+        found["spikes"] = f"{1e4 * rate:.2g}", rate
+    if failed := sum(row["status"] in FAILED for row in rows):
+        found["failed"] = str(failed), failed
+    return found
 
 
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _compared(contest: Contest, name: str, size: str, timings: Timings) -> Scored:
+    """Gaps, verdicts and times of a candidate at a size."""
+    found: Scored = {"gap": ("baseline", None)} if name == contest.baseline else {}
+    own = contest.edges[contest.axis].get(name, {})
+    if edges := [edge for cell, edge in own.items() if cell[0] == size]:
+        tally = Counter(edge.side for edge in edges)
+        found["gap"] = _span(edges), median(edge.gap for edge in edges)
+        found |= {side: (str(tally[side]), tally[side]) for side in SIGNS if side}
+    if ratios := [ratio for cell, ratio in _ratios(contest, name).items() if cell[0] == size]:
+        found["needs"] = words.times([median(ratios)]), median(ratios)
+    for kind in KINDS:
+        timed = timings.get((kind, name))
+        if at := {c: r.value for (s, c), r in timed.ratios.items() if s == size} if timed else {}:
+            context, ratio = max(at.items())
+            found[kind] = f"{words.times([ratio])} at {words.format_context(context)}", ratio
+    return found

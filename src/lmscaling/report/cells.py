@@ -1,32 +1,109 @@
-"""Tables of the runs: cells, decayed branches, and damaged logs."""
-
-import math
-from typing import Any
+"""Tables of what was run: models, attentions, cells, decayed branches, and damaged logs."""
 
 import duckdb
 
 from lmscaling.config import code
-from lmscaling.report.table import Table, format_row, query_rows
+from lmscaling.formatting import bytes_of
+from lmscaling.report.table import (
+    Row,
+    Table,
+    format_context,
+    of_query,
+    query_rows,
+)
 
-CELLS = """
-    SELECT s.name, s.status, s.params, s.updates, s.tokens, s.train_seconds / 3600 AS hours,
-        v.val_loss, v.bits_per_byte, s.attempts, c.spikes, c.spikes_per_10000_updates,
-        c.highest_spike, c.median_recovery, c.compared_share,
-        coalesce(s.skipped, nullif(s.message, ''), '') AS note, s.is_stale,
-        (SELECT coalesce(max(val_tokens), 0) FROM validations JOIN known USING (run)) AS val_tokens
+SIZES = """
+    SELECT
+        size, source, max(n_layer) AS layers, max(d_model) AS width,
+        max(params) AS "N (parameters)",
+        min(context) AS "shortest context (tokens)", max(context) AS "longest context (tokens)",
+        count(DISTINCT context) AS contexts, count(DISTINCT seed) AS seeds,
+        count(DISTINCT lr_scale) AS "learning rates", count(*) AS runs
+    FROM known
+    WHERE branch IS NULL AND skipped IS NULL
+    GROUP BY source, size
+    ORDER BY source, layers, width, size
+"""
+
+MORE = """
+    CASE WHEN abs({0} - 1) >= 5e-5 THEN format(' ({{:+.1f}} %)', 100 * ({0} - 1)) ELSE '' END
+""".strip()
+"""The difference of a share from 1, in percent."""
+
+ATTENTIONS = f"""
+    WITH longest AS (
+        SELECT * FROM status WHERE params IS NOT NULL
+        QUALIFY row_number() OVER (PARTITION BY attention, size ORDER BY context DESC, place) = 1
+    ),
+    tried AS (
+        SELECT attention, size, max(rates) AS rates
+        FROM (
+            SELECT attention, size, context, count(DISTINCT lr_scale) AS rates
+            FROM last_validation WHERE status = 'done' GROUP BY ALL
+        )
+        GROUP BY ALL
+    )
+    SELECT
+        l.attention || CASE WHEN l.attention = l.baseline THEN ' (baseline)' ELSE '' END
+            AS attention,
+        l.size, l.context AS "context (tokens)",
+        format('{{:,}}', l.params)
+            || {MORE.format("l.params / b.params")} AS parameters,
+        format('{{:.3g}}', l.flops_per_token::DOUBLE)
+            || {MORE.format("l.flops_per_token / b.flops_per_token")}
+            AS "training compute (FLOPs per token)",
+        l.state_bytes AS state,
+        CASE WHEN rates >= 3 THEN format('{{}} rates', rates) ELSE 'never tuned' END
+            AS "learning rate",
+        replace(l.remarks, '; ', '. ') AS remarks
+    FROM longest l
+    LEFT JOIN longest b ON b.attention = l.baseline AND b.size = l.size AND b.context = l.context
+    LEFT JOIN tried t ON t.attention = l.attention AND t.size = l.size
+    ORDER BY min(l.place) OVER (PARTITION BY l.attention), l.params, l.size
+"""
+"""One row for each attention and size that has begun to train, at its longest context; with fewer
+than three rates no optimum can be bracketed."""
+
+ON_ATTENTIONS = (
+    "Parameters are those without embeddings, compute is counted FLOPs of a forward and a backward "
+    "pass, and both are compared with the baseline of the same size and context. The state is what "
+    "sampling keeps of one sequence after as many tokens as the context has. A rate that was never "
+    "tuned is that of the size times lr_scale: where only some rates were tuned, a lower loss may "
+    "be that of a better rate. axes.lr_scale tunes it: one line, such as lr_scale: [0.5, 1, 2]."
+)
+
+CELLS = f"""
+    SELECT
+        s.name AS cell, replace(s.status, '_', ' ') AS status, s.params AS N, s.updates,
+        s.tokens::DOUBLE AS tokens, s.train_seconds / 3600 AS hours,
+        v.val_loss AS "validation loss (nats per token)", v.bits_per_byte AS "bits per byte",
+        nullif(s.attempts, 1) AS attempts,
+        CASE WHEN sum(c.spikes) OVER () > 0 THEN c.spikes_per_10000_updates END
+            AS "spikes per 10,000 updates",
+        c.highest_spike AS "highest spike (nats)",
+        nullif(c.median_recovery, 'inf'::DOUBLE) AS "median recovery (updates)",
+        concat_ws(
+            '; ', nullif(coalesce(s.skipped, s.message), ''),
+            CASE WHEN s.is_stale THEN '{code.STALE}' END,
+            CASE WHEN isinf(c.median_recovery) THEN 'no recovery' END
+        ) AS note
     FROM status s
     LEFT JOIN last_validation v USING (run)
     LEFT JOIN stability c USING (run)
     ORDER BY s.place
 """
 
-FORMS = {
-    "name": "", "status": "", "params": ",", "updates": ",", "tokens": ".3g", "hours": ".3g",
-    "val_loss": ".4f",
-}  # fmt: skip
-HEAD = ("cell", "status", "N", "updates", "tokens", "hours", "validation loss (nats per token)")
-SPIKED = {"spikes_per_10000_updates": ".3g", "highest_spike": ".2f", "median_recovery": ",.0f"}
-SPIKED_HEAD = ("spikes per 10,000 updates", "highest spike (nats)", "median recovery (updates)")
+FOUND = """
+    SELECT
+        (SELECT coalesce(max(val_tokens), 0) FROM validations JOIN known USING (run)) AS val_tokens,
+        count(v.bits_per_byte) AS bits, count(*) FILTER (s.status = 'held') AS held,
+        count(*) FILTER (s.status IN ('diverged', 'exploded')) AS failed, sum(c.spikes) AS spikes,
+        count(*) FILTER (compared_share > 0) AS compared, count(compared_share) AS runs
+    FROM status s
+    LEFT JOIN last_validation v USING (run)
+    LEFT JOIN stability c USING (run)
+"""
+"""What the note on the cells has to explain."""
 
 BITS = (
     "Bits per byte are the validation loss / ln 2 / the UTF-8 bytes per token of the validation "
@@ -58,27 +135,25 @@ SPIKE = (
 )
 
 JUDGED = (
-    "For {n} of {runs} runs the same is asked of the difference of their losses from those of at "
-    "least three other runs on the same text at the same update, because text that is hard for "
-    "every run is no spike of one; the other runs have too few others."
+    "For {compared} of {runs} runs the same is asked of the difference of their losses from those "
+    "of at least three other runs on the same text at the same update, because text that is hard "
+    "for every run is no spike of one; the other runs have too few others."
 )
 
 ENDPOINTS = """
-    SELECT e.name, e.params, e.update AS updates, e.tokens, e.hours, e.flops, e.val_loss,
-        e.trunk_val_loss, e.trunk_val_loss - e.val_loss AS gain
+    SELECT
+        e.name AS branch, e.params AS N, e.update AS updates, e.tokens::DOUBLE AS tokens, e.hours,
+        e.flops::DOUBLE AS "FLOPs", e.val_loss AS "validation loss (nats per token)",
+        e.trunk_val_loss AS "loss of trunk (nats per token)",
+        e.trunk_val_loss - e.val_loss AS "gain (nats per token)"
     FROM endpoints e JOIN cells c ON c.run = e.trunk
     ORDER BY c.place, e.share
 """
 
-ENDPOINT_FORMS = {
-    "name": "", "params": ",", "updates": ",", "tokens": ".3g", "hours": ".3g", "flops": ".3g",
-    "val_loss": ".4f", "trunk_val_loss": ".4f", "gain": ".4f",
-}  # fmt: skip
-
 BROKEN = """
     FROM (
-        SELECT 'non-finite training losses' AS what,
-            sum(nonfinite_losses)::BIGINT AS number, count(*) FILTER (nonfinite_losses > 0) AS runs
+        SELECT 'non-finite training losses' AS finding,
+            sum(nonfinite_losses)::BIGINT AS count, count(*) FILTER (nonfinite_losses > 0) AS runs
         FROM stability JOIN status USING (run)
         UNION ALL
         SELECT 'damaged log lines, excluded', sum(damaged_lines)::BIGINT,
@@ -89,87 +164,52 @@ BROKEN = """
             sum(superseded_rows)::BIGINT, count(*) FILTER (superseded_rows > 0)
         FROM runs
     )
-    WHERE number > 0
+    WHERE count > 0
 """
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """Cells, decayed branches, and damaged logs."""
-    return [_cells(db), _endpoints(db), _damage(db)]
+    """Models, attentions, cells, decayed branches, and damaged logs."""
+    four = "{:.4f}".format
+    return [
+        of_query(
+            db, "sizes", "question", "Models", query=SIZES,
+            note="N counts parameters without embeddings; it is known once a run of the size has "
+            "started. Runs are the planned or published ones.",
+        ),
+        of_query(
+            db, "attentions", "question", "Attentions", query=ATTENTIONS, note=ON_ATTENTIONS,
+            context=format_context, parameters=str, training=str, state=bytes_of,
+        ),
+        of_query(
+            db, "cells", "grid", "Cells", query=CELLS, note=_note(query_rows(db, FOUND)[0]),
+            validation=four, bits=four, highest="{:.2f}".format, median="{:,.0f}".format,
+        ),
+        of_query(
+            db, "endpoints", "learning", "Decayed branches", query=ENDPOINTS,
+            note="A branch starts from a checkpoint of its trunk, decays the learning rate to zero "
+            "and ends at the share of the budget given after b in its name. Updates, tokens, hours "
+            "and FLOPs include the trunk up to the branch point. The loss of the trunk is its "
+            "validation loss nearest in time to the end of the branch; the gain is the difference.",
+            validation=four, loss=four, gain=four,
+        ),
+        of_query(
+            db, "broken", "audit", "Damaged logs and non-finite losses", query=BROKEN,
+            note="Counts over all runs whose logs are in the results folder.",
+        ),
+    ]  # fmt: skip
 
 
-def _cells(db: duckdb.DuckDBPyConnection) -> Table:
-    rows = query_rows(db, CELLS)
-    spiked = any(row["spikes"] for row in rows)
-    in_bits = any(row["bits_per_byte"] for row in rows)
-    forms = FORMS | ({"bits_per_byte": ".4f"} if in_bits else {}) | {"attempts": ""}
-    forms |= (SPIKED if spiked else {}) | {"note": ""}
-    held = any(row["status"] == "held" for row in rows)
-    failed = any(row["status"] in ("diverged", "exploded") for row in rows)
-    val_tokens = rows[0]["val_tokens"] if rows else 0
-    return Table(
-        name="cells",
-        section="grid",
-        title="Cells",
-        note="N counts parameters without embeddings; updates and tokens are those of training; "
-        f"hours are productive time; the loss is measured on {val_tokens:,} validation tokens."
-        + (f" {BITS}" if in_bits else "")
-        + (f" {FAILED}" if failed else "")
-        + (f" {HELD}" if held else "")
-        + (f" {_spike(rows)}" if spiked else ""),
-        query=CELLS,
-        head=(*HEAD, *(["bits per byte"] if in_bits else []), "attempts",
-              *(SPIKED_HEAD if spiked else ()), "note"),
-        rows=tuple(format_row(_simplified(row), forms) for row in rows),
-        text=frozenset({0, 1, len(forms) - 1}),
-    )  # fmt: skip
-
-
-def _spike(rows: list[dict[str, Any]]) -> str:
-    """What a spike is, and how many runs were compared with others."""
-    shares = [row["compared_share"] for row in rows if row["compared_share"] is not None]
-    n = sum(share > 0 for share in shares)
-    return SPIKE.format(judged=JUDGED.format(n=n, runs=len(shares)) if n else "").replace("  ", " ")
-
-
-def _simplified(row: dict[str, Any]) -> dict[str, Any]:
-    """A single attempt is left out, and a missing recovery moves to the note."""
-    recovery = row["median_recovery"]
-    never = recovery is not None and math.isinf(recovery)
-    words = row["note"], code.STALE if row["is_stale"] else "", "no recovery" if never else ""
-    return row | {
-        "status": row["status"].replace("_", " "),
-        "attempts": None if row["attempts"] == 1 else row["attempts"],
-        "median_recovery": None if never else recovery,
-        "note": "; ".join(filter(None, words)),
+def _note(found: Row) -> str:
+    """What is seen in the table of cells."""
+    judged = JUDGED.format(**found) if found["compared"] else ""
+    notes = {
+        "N counts parameters without embeddings; updates and tokens are those of training; hours "
+        f"are productive time; the loss is measured on {found['val_tokens']:,} validation "
+        "tokens.": True,
+        BITS: found["bits"],
+        FAILED: found["failed"],
+        HELD: found["held"],
+        SPIKE.format(judged=judged).replace("  ", " "): found["spikes"],
     }
-
-
-def _endpoints(db: duckdb.DuckDBPyConnection) -> Table:
-    return Table(
-        name="endpoints",
-        section="learning",
-        title="Decayed branches",
-        note="A branch starts from a checkpoint of its trunk, decays the learning rate to zero and "
-        "ends at the share of the budget given after b in its name. Updates, tokens, hours and "
-        "FLOPs include the trunk up to the branch point. The loss of the trunk is its validation "
-        "loss nearest in time to the end of the branch; the gain is the difference.",
-        query=ENDPOINTS,
-        head=("branch", "N", "updates", "tokens", "hours", "FLOPs",
-              "validation loss (nats per token)", "loss of trunk (nats per token)",
-              "gain (nats per token)"),
-        rows=tuple(format_row(row, ENDPOINT_FORMS) for row in query_rows(db, ENDPOINTS)),
-    )  # fmt: skip
-
-
-def _damage(db: duckdb.DuckDBPyConnection) -> Table:
-    forms = {"what": "", "number": ",", "runs": ","}
-    return Table(
-        name="broken",
-        section="audit",
-        title="Damaged logs and non-finite losses",
-        note="Counts over all runs whose logs are in the results folder.",
-        query=BROKEN,
-        head=("finding", "count", "runs"),
-        rows=tuple(format_row(row, forms) for row in query_rows(db, BROKEN)),
-    )
+    return " ".join(note for note, holds in notes.items() if holds)

@@ -12,7 +12,7 @@ from lmscaling.report.table import (
     Table,
     format_context,
     format_number,
-    of_query,
+    of_rows,
     written,
 )
 
@@ -28,9 +28,9 @@ PAIRED = (
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Gaps of final losses, compute multipliers and crossings of the losses."""
     return [
-        of_query(db, GAPS, **LOSS_GAPS),
-        of_query(db, RATIOS, **MULTIPLIERS),
-        of_query(db, CROSSINGS, **LOSS_CROSSINGS),
+        of_rows(db, GAPS, **LOSS_GAPS),
+        of_rows(db, RATIOS, **MULTIPLIERS),
+        of_rows(db, CROSSINGS, **LOSS_CROSSINGS),
     ]
 
 

@@ -20,7 +20,7 @@ from lmscaling.report.table import (
     format_context,
     format_number,
     of_numbers,
-    of_query,
+    of_rows,
     query_rows,
     written,
 )
@@ -42,8 +42,8 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     return [
         *surfaces.tables(db),
         of_numbers(SIZES, best_sizes, **BEST_SIZES),
-        of_query(db, TIMES, **TIME_LAWS),
-        of_query(db, CONTEXTS, **BEST_CONTEXTS),
+        of_rows(db, TIMES, **TIME_LAWS),
+        of_rows(db, CONTEXTS, **BEST_CONTEXTS),
     ]
 
 

@@ -1,15 +1,15 @@
 """Final losses of all cells with what their seeds say of them."""
 
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import duckdb
 import numpy as np
 
 from lmscaling.fits import final_loss, unfinished
+from lmscaling.fits import tables as numbers
 from lmscaling.fits.noise import Noise, Place
-from lmscaling.report.table import Table, query_rows, with_interval
+from lmscaling.report.table import Column, Row, Table, of_numbers, query_rows
 
 # The rule of final_loss: the last 1 % of a run, at least 20 updates, and as many before them, of
 # runs with 400 updates. The final losses of published runs are already means over last updates.
@@ -49,95 +49,95 @@ NOTE = (
     "If several learning rates were tried, the best one is shown."
 )
 
-Row = dict[str, Any]
-
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """Final losses by attention, size and context, all seeds in one row."""
+    """Final losses by attention, size and context, and predicted losses of unfinished runs."""
+    rows = [*_rows(db)]
+    has_bits = any(row["bits"] for row in rows)
+    columns = [column for column in COLUMNS if has_bits or column.of != "bits"]
+    return [
+        of_numbers(
+            columns, rows, query=LOSSES, name="final_losses", section="learning",
+            title="Final losses", note=NOTE,
+        ),
+        of_numbers(
+            PREDICTED, _predicted(db), query=unfinished.QUERY, name="predicted_losses",
+            section="learning", title="Predicted losses of unfinished runs",
+            note="From the finished runs of the same learning rate and budget: a smooth surface "
+            "over size and context for each attention, only between the sizes and contexts that "
+            "have finished. Intervals hold the validation loss of the run, not its expected value.",
+        ),
+    ]  # fmt: skip
+
+
+COLUMNS = (
+    Column("attention", "attention"),
+    Column("size", "size"),
+    Column("context (tokens)", "context", "{:,}".format),
+    Column("source", "source"),
+    Column("done / started (seeds)", "counts", str),
+    Column("validation loss (nats per token)", "validation", "{:.4f}".format),
+    Column("validation loss (bits per byte)", "bits", "{:.4f}".format),
+    Column("training loss (nats per token)", "training", "{:.4f}".format),
+    Column("sd between seeds (nats)", "sd"),
+    Column("remarks", "remarks"),
+)
+
+
+def _rows(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
+    """The means over the seeds of each cell, and how much they vary."""
     cells: dict[tuple, list[Row]] = defaultdict(list)
     for row in query_rows(db, LOSSES):
         cells[row["source"], row["attention"], row["size"], row["context"]].append(row)
-    bits = any(row["bits_per_byte"] for runs in cells.values() for row in runs)
     ends = {
         name: {key: _finite(value, runs) for key, runs in cells.items()}
         for name, value in (("validation", _validation), ("training", _training))
     }
     noise = {name: _noise(losses, cells) for name, losses in ends.items()}
-    rows = []
     for key, runs in cells.items():
-        source, attention, size, context = key
-        done = [run for run in runs if run["status"] == "done"]
-        texts, origin = {}, ""
+        first, done = runs[0], [run for run in runs if run["status"] == "done"]
+        bits = _finite(lambda run: run["bits_per_byte"], runs)
+        row = first | {"counts": f"{len(done)} / {first['started']}", "sd": ""}
+        row |= {"bits": np.mean(bits) if bits else None, "remarks": _remarks(runs)}
         for name, losses in ends.items():
             known = losses[key]
             mean = float(np.mean(known)) if known else None
             spread = noise[name].at(key) if known and done else None
-            interval = None if mean is None or spread is None else spread.interval(mean)
-            texts[name] = with_interval(mean, interval, "{:.4f}".format)
-            origin = origin or ("" if spread is None else f"{spread.sd:.2g}, {spread.said}")
-        in_bits = _finite(lambda run: run["bits_per_byte"], runs)
-        fits = [final_loss.mean(run["last_losses"] or []) for run in runs]
-        failed = runs[0]["failed"]
-        none = "" if failed else "no loss"
-        remarks = [
-            *([f"{failed} failed"] if failed else []),
-            *sorted({(run["status"] or none).replace("_", " ") for run in runs} - {"done", ""}),
-            *sorted({fit.status for fit in fits} & {"unsettled", "spiking"}),
-        ]
-        rows.append(
-            (
-                attention, size, f"{context:,}", source, f"{len(done)} / {runs[0]['started']}",
-                texts["validation"],
-                *([f"{np.mean(in_bits):.4f}" if in_bits else ""] if bits else []),
-                texts["training"], origin, ", ".join(remarks),
-            )
-        )  # fmt: skip
-    return [
-        Table(
-            name="final_losses",
-            section="learning",
-            title="Final losses",
-            note=NOTE,
-            query=LOSSES,
-            head=("attention", "size", "context (tokens)", "source", "done / started (seeds)",
-                  "validation loss (nats per token)",
-                  *(["validation loss (bits per byte)"] if bits else []),
-                  "training loss (nats per token)", "sd between seeds (nats)", "remarks"),
-            rows=tuple(rows),
-            text=frozenset({0, 1, 3, 7 + bits, 8 + bits}),
-        ),
-        _predicted(db),
-    ]  # fmt: skip
+            row |= numbers.number(name, mean, spread and spread.interval(mean or 0.0))
+            row["sd"] = row["sd"] or (spread and f"{spread.sd:.2g}, {spread.said}") or ""
+        yield row
 
 
-def _predicted(db: duckdb.DuckDBPyConnection) -> Table:
-    """The losses that finished runs predict for the others; empty while none has finished."""
+def _remarks(runs: list[Row]) -> str:
+    failed = runs[0]["failed"]
+    states = {(run["status"] or "no loss").replace("_", " ") for run in runs} - {"done"}
+    fits = {final_loss.mean(run["last_losses"] or []).status for run in runs}
+    return ", ".join([
+        *([f"{failed} failed"] if failed else []),
+        *sorted(states - {"no loss"} if failed else states),
+        *sorted(fits & {"unsettled", "spiking"}),
+    ])  # fmt: skip
+
+
+PREDICTED = (
+    Column("cell", "name"),
+    Column("state", "status"),
+    Column("predicted loss (nats per token)", "median", "{:.4f}".format),
+    Column("80 %", lambda row: _ends(row, 0.8), str),
+    Column("95 %", lambda row: _ends(row, 0.95), str),
+    Column("remark", "reason"),
+)
+
+
+def _predicted(db: duckdb.DuckDBPyConnection) -> list[Row]:
+    """The losses that finished runs predict for the others; none while none has finished."""
     found = unfinished.read(query_rows(db, unfinished.QUERY))
-    is_any = any(one.median is not None for _, one in found)
-    return Table(
-        name="predicted_losses",
-        section="learning",
-        title="Predicted losses of unfinished runs",
-        note="From the finished runs of the same learning rate and budget: a smooth surface over "
-        "size and context for each attention, only between the sizes and contexts that have "
-        "finished. Intervals hold the validation loss of the run, not its expected value.",
-        query=unfinished.QUERY,
-        head=("cell", "state", "predicted loss (nats per token)", "80 %", "95 %", "remark"),
-        rows=tuple(
-            (
-                row["name"], row["status"],
-                "" if one.median is None else f"{one.median:.4f}",
-                *(_ends(unfinished.interval(one, level)) for level in (0.8, 0.95)),
-                one.reason,
-            )
-            for row, one in found
-            if is_any
-        ),
-        text=frozenset({0, 1, 5}),
-    )  # fmt: skip
+    rows = [row | {"median": one.median, "reason": one.reason, "of": one} for row, one in found]
+    return rows if any(row["median"] is not None for row in rows) else []
 
 
-def _ends(interval: unfinished.Interval | None) -> str:
+def _ends(row: Row, level: float) -> str:
+    interval = unfinished.interval(row["of"], level)
     return "" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"
 
 

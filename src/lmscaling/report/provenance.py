@@ -1,23 +1,32 @@
 """The plan of a study and the environments in which it was trained."""
 
-import json
-from collections import Counter
 from pathlib import Path
 
 import duckdb
 
 from lmscaling.plan import documents, study_plan
-from lmscaling.report.table import Table
+from lmscaling.report.table import Table, of_query
 
 ENVIRONMENTS = """
-    SELECT environment FROM runs
-    WHERE in_study AND environment IS NOT NULL
-    ORDER BY run
+    WITH known AS (
+        SELECT run, environment::JSON AS e, e -> 'versions' AS v
+        FROM runs WHERE in_study AND environment IS NOT NULL
+    )
+    SELECT
+        format('{} x {}', e ->> 'devices', e ->> 'device') AS device,
+        concat('python ', e ->> 'python', array_to_string(
+            [format(', {} {}', k, v ->> k) for k in json_keys(v)], ''
+        )) AS versions,
+        coalesce(nullif(e ->> 'git_commit', ''), 'not in git') AS "git commit", count(*) AS runs
+    FROM known GROUP BY ALL ORDER BY runs DESC, min(run)
 """
 
 CODES = """
     SELECT
-        c.attention, r.code, r.code_differs, r.code = any_value(c.present_code) AS is_present,
+        c.attention, r.code,
+        CASE WHEN r.code = any_value(c.present_code) THEN 'present' ELSE 'another' END AS source,
+        CASE WHEN r.code_differs IS NULL THEN 'not in git'
+            WHEN r.code_differs THEN 'differs from the commit' ELSE 'that of the commit' END AS git,
         count(*) AS runs
     FROM runs r JOIN cells c USING (run, source)
     WHERE in_study AND r.code <> ''
@@ -25,48 +34,22 @@ CODES = """
     ORDER BY c.attention, runs DESC, r.code, r.code_differs
 """
 
-GIT = {None: "not in git", True: "differs from the commit", False: "that of the commit"}
-
 PLAN = "SELECT unnest(forecasts, max_depth := 2) FROM read_json('plan.json')"
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Environments of the runs, the most frequent first, and code."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for (text,) in db.execute(ENVIRONMENTS).fetchall():
-        environment = json.loads(text)
-        versions = {"python": environment["python"], **environment["versions"]}
-        counts[
-            f"{environment['devices']} x {environment['device']}",
-            ", ".join(f"{name} {number}" for name, number in versions.items()),
-            environment["git_commit"] or "not in git",
-        ] += 1
     return [
-        Table(
-            name="environments",
-            section="audit",
-            title="Environments",
+        of_query(
+            db, "environments", "audit", "Environments", query=ENVIRONMENTS,
             note="Finished runs of the study by hardware and software.",
-            query=ENVIRONMENTS,
-            head=("device", "versions", "git commit", "runs"),
-            rows=tuple((*environment, str(n)) for environment, n in counts.most_common()),
-            text=frozenset({0, 1, 2}),
         ),
-        Table(
-            name="code",
-            section="audit",
-            title="Code of the attentions",
+        of_query(
+            db, "code", "audit", "Code of the attentions", query=CODES,
             note="Runs by the fingerprint of the source of their attention and its kernels, which "
             "is in code/ of the study. Comments do not count.",
-            query=CODES,
-            head=("attention", "code", "source", "git", "runs"),
-            rows=tuple(
-                (attention, code, "present" if is_present else "another", GIT[differs], f"{n:,}")
-                for attention, code, differs, is_present, n in db.execute(CODES).fetchall()
-            ),
-            text=frozenset({0, 1, 2, 3}),
         ),
-    ]
+    ]  # fmt: skip
 
 
 def plan_tables(path: Path) -> list[Table]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import duckdb
 from pandas import isna
 
-from lmscaling.report.table import Column, Row, Table, format_number, of_query, query_rows
+from lmscaling.report.table import Column, Row, Table, format_number, of_rows, query_rows
 
 QUERY = "FROM best_rates"
 NOTE = (
@@ -40,7 +40,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Optimal rates by attention, size and context."""
     note = NOTE + "".join(f" Warning: {warning}." for warning in warnings(db))
     title = "Optimal learning rates"
-    return [of_query(db, COLUMNS, name="rates", section="learning", title=title, note=note,
+    return [of_rows(db, COLUMNS, name="rates", section="learning", title=title, note=note,
                      query=QUERY)]  # fmt: skip
 
 

@@ -1,10 +1,11 @@
 """The context at which one implementation of attention becomes faster than another."""
 
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
 
-from lmscaling.report.table import Table, format_context, query_rows
+from lmscaling.report.table import Column, Row, Table, format_context, of_numbers, query_rows
 
 CROSSINGS = """
     SELECT kind, size, batch, most_batch, challenger, coalesce(fused, baseline) AS baseline, status,
@@ -14,7 +15,6 @@ CROSSINGS = """
 """
 
 KINDS = {"time_step": "training step", "time_decode": "sampled token"}
-
 FASTER = {
     "always": "all",
     "never": "none",
@@ -25,12 +25,43 @@ FASTER = {
 """The contexts at which the first implementation is faster, by the status of a crossing."""
 
 
+def _range(row: Row, low: str, high: str, form: Callable[[Any], str] = format_context) -> str:
+    return "" if row[low] is None else f"{form(row[low])} to {form(row[high])}"
+
+
+def _faster(row: Row) -> str:
+    """The interpolated context is rounded to two digits."""
+    at = "" if row["context"] is None else f"{float(format(row['context'], '.2g')):,.0f}"
+    return FASTER[row["status"]].format(at=at)
+
+
+COLUMNS = (
+    Column("first against second", lambda row: f"{row['challenger']} against {row['baseline']}"),
+    Column("timed", lambda row: KINDS[row["kind"]]),
+    Column("source", "named"),
+    Column("size", "size"),
+    Column(
+        "batch size",
+        lambda row: " to ".join(f"{n}" for n in dict.fromkeys((row["batch"], row["most_batch"]))),
+        str,
+    ),
+    Column("first is faster at (tokens)", _faster),
+    Column("crossing between (tokens)", lambda row: _range(row, "low", "high"), str),
+    Column("compared at (tokens)", lambda row: _range(row, "shortest", "longest"), str),
+    Column(
+        "speed ratio", lambda row: _range(row, "least_ratio", "most_ratio", "{:.3g}".format), str
+    ),
+)
+
+
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """One row for each pair of implementations, timed operation and setup."""
+    """Speed crossings: one row for each pair of implementations, timed operation and setup."""
     rows = query_rows(db, CROSSINGS)
     setups = _setups(rows)
     return [
-        Table(
+        of_numbers(
+            COLUMNS,
+            (row | {"named": setups[row["source"], row["setup"]]} for row in rows),
             name="crossings",
             section="speed",
             title="Speed crossings of two implementations",
@@ -41,13 +72,8 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             "implementations that store no matrix the fastest at each context counts. "
             + " ".join(f"{name.capitalize()}: {setup}." for (_, setup), name in setups.items()),
             query=CROSSINGS,
-            head=("first against second", "timed", "source", "size", "batch size",
-                  "first is faster at (tokens)", "crossing between (tokens)",
-                  "compared at (tokens)", "speed ratio"),
-            rows=tuple(_row(row, setups) for row in rows),
-            text=frozenset({0, 1, 2, 3, 5}),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _setups(rows: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
@@ -59,23 +85,3 @@ def _setups(rows: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
         pair: pair[0] if sources.count(pair[0]) == 1 else f"{pair[0]} {n}"
         for pair, n in zip(pairs, numbers, strict=True)
     }
-
-
-def _row(row: dict[str, Any], setups: dict[tuple[str, str], str]) -> tuple[str, ...]:
-    """The interpolated context is rounded to two digits."""
-    at = "" if row["context"] is None else f"{float(format(row['context'], '.2g')):,.0f}"
-    return (
-        f"{row['challenger']} against {row['baseline']}",
-        KINDS[row["kind"]],
-        setups[row["source"], row["setup"]],
-        row["size"],
-        " to ".join(f"{n}" for n in dict.fromkeys((row["batch"], row["most_batch"]))),
-        FASTER[row["status"]].format(at=at),
-        "" if row["low"] is None else _range(row["low"], row["high"]),
-        _range(row["shortest"], row["longest"]),
-        f"{row['least_ratio']:.3g} to {row['most_ratio']:.3g}",
-    )
-
-
-def _range(low: int, high: int) -> str:
-    return f"{format_context(low)} to {format_context(high)}"

@@ -11,7 +11,7 @@ from lmscaling.report.table import (
     Table,
     format_context,
     format_number,
-    of_query,
+    of_rows,
 )
 
 INTERVALS = (
@@ -23,7 +23,7 @@ INTERVALS = (
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """All tables of surfaces."""
     return [
-        of_query(db, columns, section="laws", **values)
+        of_rows(db, columns, section="laws", **values)
         for columns, values in (
             (PARAMETERS, SURFACES),
             (BOTH, FORMS),

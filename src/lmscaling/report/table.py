@@ -50,8 +50,11 @@ class Table:
         assert all(len(row) == len(self.head) for row in self.rows), self.name
 
 
+Form = Callable[[Any], str]
+
+
 class Column(NamedTuple):
-    """A column of a table whose rows are of the tables in ``store/fits.sql``."""
+    """A column of a table whose rows are those of a query or of a table in ``store/fits.sql``."""
 
     head: str
     """With the unit in brackets."""
@@ -59,7 +62,7 @@ class Column(NamedTuple):
     """Name of the number, which is written with its interval where it has one, or a function of the
     row."""
     form: Callable[[Any], str] | None = None
-    """How a number is written; None for text, which is left-aligned."""
+    """How a value is written; None for text, which is left-aligned."""
 
     def __call__(self, row: Row) -> str:
         return self.of(row) if callable(self.of) else written(row, self.of, self.form or str)
@@ -77,9 +80,37 @@ def of_numbers(columns: Sequence[Column], rows: Iterable[Row], **values: Any) ->
     return Table(head=tuple(column.head for column in columns), rows=lines, text=text, **values)
 
 
-def of_query(db: duckdb.DuckDBPyConnection, columns: Sequence[Column], **values: Any) -> Table:
+def of_rows(db: duckdb.DuckDBPyConnection, columns: Sequence[Column], **values: Any) -> Table:
     """The same for the rows of its ``query``."""
     return of_numbers(columns, query_rows(db, values["query"]), **values)
+
+
+FORMS: dict[type, Form] = {str: str, int: "{:,}".format, float: "{:.3g}".format}
+
+
+def of_query(
+    db: duckdb.DuckDBPyConnection, name: str, section: str, title: str, *, query: str, note: str,
+    **forms: Form,
+) -> Table:  # fmt: skip
+    """A table of the rows of a query, whose columns are named as they are shown, units in brackets.
+
+    ``forms`` says how a column is written that ``FORMS`` does not fit, by the first word of its
+    name. A missing value is empty. Columns of text without such a form are left-aligned.
+    """
+    rows = query_rows(db, query)
+    head = tuple(rows[0]) if rows else ()
+    of = [forms.get(column.split()[0]) for column in head]
+    is_text = [all(isinstance(row[column], str | None) for row in rows) for column in head]
+    lines = (
+        tuple(
+            "" if value is None else (form or FORMS[type(value)])(value)
+            for form, value in zip(of, row.values(), strict=True)
+        )
+        for row in rows
+    )
+    text = frozenset(i for i, form in enumerate(of) if is_text[i] and form is None)
+    return Table(name=name, section=section, title=title, note=note, query=query, head=head,
+                 rows=tuple(lines), text=text)  # fmt: skip
 
 
 def query_rows(
@@ -89,11 +120,6 @@ def query_rows(
     result = db.execute(query, values)
     names = [column[0] for column in result.description or []]
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-
-
-def format_row(row: dict[str, Any], forms: dict[str, str]) -> tuple[str, ...]:
-    """Columns of a row in their formats; a missing value becomes an empty string."""
-    return tuple("" if row[name] is None else format(row[name], f) for name, f in forms.items())
 
 
 def format_context(context: int) -> str:

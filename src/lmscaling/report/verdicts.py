@@ -1,19 +1,11 @@
 """The table of the claims of the literature with their verdicts."""
 
-import duckdb
-
 from lmscaling import claims
 from lmscaling.report.table import Table
 
 
-def tables(db: duckdb.DuckDBPyConnection, judged: list[claims.Judged] | None = None) -> list[Table]:
-    """One row for each claim and source of numbers; no rows if no claim could be tested.
-
-    Args:
-        db: The store.
-        judged: All claims judged by it, if they are.
-    """
-    judged = claims.judge_all(db) if judged is None else judged
+def tables(judged: list[claims.Judged]) -> list[Table]:
+    """One row for each claim and source of numbers; no rows if no claim could be tested."""
     untested = all(one.judgement.verdict == "not tested" for one in judged)
     queries = (
         f"SELECT '{name}' AS claim, count(*) AS rows FROM ({claims.default_query(name).rstrip()}\n)"

@@ -1,7 +1,8 @@
 """Numbers and names of the page's sentences."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import floor, log10
+from typing import Any
 
 from lmscaling.report.contest import Cell, Edge
 from lmscaling.report.table import format_context
@@ -18,6 +19,12 @@ def count(n: int) -> str:
 def many(n: int, noun: str) -> str:
     """``one seed``, ``12 seeds``."""
     return f"{count(n)} {noun}{'' if n == 1 else 's'}"
+
+
+def join_names(values: Sequence[Any], conjunction: str = "and") -> str:
+    """``a, b and c``."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
 def at(cell: Cell) -> str:
@@ -40,12 +47,14 @@ def digits(edge: Edge) -> int:
     return min(max(1 - floor(log10(error)), 2), 3) if edge.is_tested and error > 0 else 2
 
 
-def gap(edge: Edge) -> str:
-    """``+0.020 (+0.010 to +0.030) nats``, and what an assumed range assumes."""
+def gap(edge: Edge, reason: bool = True) -> str:
+    """``+0.020 nats (+0.010 to +0.030)``, and for a ``reason`` what an assumed range assumes."""
     n = digits(edge)
     low, high = (signed(end, n) for end in (edge.interval.low or 0, edge.interval.high or 0))
-    reason = "" if edge.is_tested else f" if seeds differ by {edge.spread.sd:.2g}"
-    return f"{signed(edge.gap, n)} nats ({low} to {high}{reason})"
+    assumed = f" if seeds differ by {edge.spread.sd:.2g}"
+    return (
+        f"{signed(edge.gap, n)} nats ({low} to {high}{assumed * (reason and not edge.is_tested)})"
+    )
 
 
 def times(values: Iterable[float]) -> str:
