@@ -2,6 +2,7 @@
 
 import json
 
+import duckdb
 import numpy as np
 import pytest
 from conftest import sentence
@@ -12,6 +13,7 @@ from test_store import end, evaluated, evaluation, header, live, log, record, up
 
 from lmscaling import figures
 from lmscaling.figures.shared import law_panels, style
+from lmscaling.fits import comparisons
 from lmscaling.report import cells as cell_tables
 from lmscaling.report import rates
 from lmscaling.store import build as store
@@ -139,7 +141,10 @@ def test_multipliers_say_which_side_is_better_and_what_their_bars_are(seeds, sai
         for seed in range(seeds)
         for n in range(10, 500, 10)
     ]  # fmt: skip
-    figure = figures.load("multiplier").draw(DataFrame(rows, columns=columns), None)
+    with duckdb.connect() as db:
+        for name, found in comparisons.tables([], rows).items():
+            db.register(name, DataFrame(found))
+        figure = figures.load("multiplier").draw(DataFrame(rows, columns=columns), db)
     assert len(figure.axes) == 1 + 3  # all contexts, and the curves of three
     assert figure.axes[0].get_ylabel().splitlines()[1].split()[-3:] == ["linear", "is", "better"]
     assert [a.get_title() for a in figure.axes[1:]] == ["context 64", "context 1k", "context 16k"]
