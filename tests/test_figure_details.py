@@ -142,8 +142,9 @@ def test_multipliers_say_which_side_is_better_and_what_their_bars_are(seeds, sai
         for n in range(10, 500, 10)
     ]  # fmt: skip
     with duckdb.connect() as db:
-        for name, found in comparisons.tables([], rows).items():
-            db.register(name, DataFrame(found))
+        found = comparisons.tables([], rows)
+        for name in ("multipliers", "multiplier_levels"):
+            db.register(name, DataFrame(found[name]))
         figure = figures.load("multiplier").draw(DataFrame(rows, columns=columns), db)
     assert len(figure.axes) == 1 + 3  # all contexts, and the curves of three
     assert figure.axes[0].get_ylabel().splitlines()[1].split()[-3:] == ["linear", "is", "better"]
