@@ -239,11 +239,11 @@ def attention_sources(names: Iterable[str]) -> list[Path]:
 
 
 def store_sources() -> list[Path]:
-    """The code, the queries and the columns of the store.
+    """The code, the queries, the columns and the fits of the store.
 
     The workflow makes them inputs of the store, so that one of another version is built again.
     """
-    folders = (PACKAGE / "store", PACKAGE / "records")
+    folders = (PACKAGE / "store", PACKAGE / "records", PACKAGE / "fits")
     suffixes = {".py", ".sql", ".csv"}
     return sorted(p for folder in folders for p in folder.iterdir() if p.suffix in suffixes)
 

@@ -16,7 +16,7 @@ from lmscaling import registry
 from lmscaling.config import code, study_file
 from lmscaling.config.grid import Grid
 from lmscaling.status import stale
-from lmscaling.store import EXPORTS, PUBLISHED
+from lmscaling.store import EXPORTS, FITTED, PUBLISHED
 from lmscaling.workflow.measurements import Evaluations, Sweeps
 from lmscaling.workflow.runs import Runs, Wildcards
 
@@ -65,7 +65,7 @@ class Figures:
     def __init__(self, grid: Grid) -> None:
         self.results, self.cells = grid.results, grid.cells | grid.tasks
         self.names = list(registry.figures())
-        self.tables = [f"{grid.results}/store/{table}.parquet" for table in EXPORTS]
+        self.tables = [f"{grid.results}/store/{table}.parquet" for table in (*EXPORTS, *FITTED)]
         """The store as Parquet files."""
         self.published = [
             f"{grid.folder}/published/{stem}.csv" for stem in PUBLISHED if grid.study.published
