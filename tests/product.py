@@ -13,7 +13,7 @@ import snakemake_fork
 import yaml
 from conftest import ROOT, STUDY
 
-from lmscaling.store import EXPORTS
+from lmscaling.store import EXPORTS, FITTED
 
 PARTS = ("workflow", "config", "profiles", "default", "slurm")
 FILES = {"learning_curves", "context_scaling", "loss_by_position", "throughput"}
@@ -112,7 +112,7 @@ elif verb == "time_step":
         leave(f"{{words[1]}}/{{point}}.json", {{"status": "done"}})
     leave(f"{{words[1]}}/sweep.json", {{"statuses": dict.fromkeys(points, "done")}})
 elif verb == "build-store":
-    for table in {list(EXPORTS)}:
+    for table in {[*EXPORTS, *FITTED]}:
         leave(f"{{words[0]}}/store/{{table}}.parquet")
 elif verb == "figure":
     for name in {sorted(FIGURES)}:
