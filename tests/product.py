@@ -102,7 +102,7 @@ elif verb == "train":
         sys.exit("told to fail after the end")
 elif verb in ("calibrate", "check"):
     leave(words[-1])
-elif verb == "time_step":
+elif verb == "measure":
     from lmscaling.config import study_file, sweeps
 
     *_, kind, name = Path(words[1]).parts

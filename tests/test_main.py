@@ -21,7 +21,6 @@ from test_store import record
 
 from lmscaling import __version__, cli, files, registry
 from lmscaling.cli.verb import VERBS
-from lmscaling.config import sweeps
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
 
@@ -97,13 +96,13 @@ def test_the_help_lists_what_people_type_before_what_the_workflow_types(typed, m
     by_people = [name in ("check", "verify") or not verbs[name].by_workflow
                  for name in listed]  # fmt: skip
     assert by_people == sorted(by_people, reverse=True)
-    assert {"plan", "status", "doctor", "reset", "train", "build-store", "time_step"} < {*listed}
+    assert {"plan", "status", "doctor", "reset", "train", "build-store", "measure"} < {*listed}
     assert not verbs["check attention"].by_workflow
     rules = " ".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
     for verb in VERBS:
         assert verb.name.split()[0] in listed
         assert verb.summary in " ".join(typed(*verb.name.split(), "--help").out.split())
-        if verb.by_workflow and verb.name not in sweeps.KINDS:
+        if verb.by_workflow:
             assert re.search(rf'lmscaling {verb.name} |verb="{verb.name}"', rules), verb.name
 
 

@@ -24,12 +24,11 @@ for kind in SWEEPS.kinds:
             mem="64GB" if STUDY.gpus else "4GB",
             runtime="12h",
         params:
-            kind=kind,  # not the rule's name, which another workflow may change
             results=subpath(output[0], ancestor=4),
             out=subpath(output[0], parent=True),  # the points outlive a failed job
             options=SWEEPS.options,
         shell:
-            "python -m lmscaling {params.kind} {params.results:q}/sweeps/{wildcards.sweep}.json"
+            "python -m lmscaling measure {params.results:q}/sweeps/{wildcards.sweep}.json"
             " {params.out:q} {params.options} > {log:q} 2>&1"
 
 

@@ -33,22 +33,19 @@ Records = dict[str, dict[str, Any]]
 """The records of a sweep by the name of their point."""
 
 
-def measure(path: Path, kind: str, out: Path, checks: Path | None = None) -> str:
+def measure(path: Path, out: Path, checks: Path | None = None) -> str:
     """Measure what a sweep lacks in the folder ``out``; how much of it is done.
 
     Args:
         path: ``<sweep>.json``.
-        kind: What the sweep must be.
         out: Gets ``<point>.json`` for each point and ``sweep.json`` at the end.
         checks: Findings of ``check kernels``; what is wrong is not measured.
 
     Raises:
-        UserError: There is no such sweep, it is of another kind, another process measures it, the
-            kernels were not checked, or the machine has no GPU for it.
+        UserError: There is no such sweep, another process measures it, the kernels were not
+            checked, or the machine has no GPU for it.
     """
     sweep = checked(Sweep, read_json(path, "sweep"), str(path))
-    if sweep.kind != kind:
-        raise UserError(f"sweep {path} is for {sweep.kind}; run lmscaling {sweep.kind}")
     faults = {found.way: found.message for found in findings(checks)} if checks else {}
     if checks and not faults:
         raise UserError(
@@ -69,7 +66,7 @@ def measure(path: Path, kind: str, out: Path, checks: Path | None = None) -> str
         if not path.is_file() or path.read_text() != text:  # another job may have ended the sweep
             write_text(path, text)
     done = sum(record["status"] == "done" for record in records.values())
-    return f"{kind}: {sweep.name} has {done} of {len(sweep.points)} times, in {out}"
+    return f"{sweep.kind}: {sweep.name} has {done} of {len(sweep.points)} times, in {out}"
 
 
 def _measure_points(

@@ -4,25 +4,22 @@ from argparse import Namespace
 from pathlib import Path
 
 from lmscaling import registry
-from lmscaling.cli.verb import SET, VERBS, Verb, argument, path, verb
-from lmscaling.config import attention_row, sweeps, yaml_file
+from lmscaling.cli.verb import SET, argument, path, verb
 from lmscaling.errors import UserError, choose
 from lmscaling.gpu import PARTS
 
 
-def _measure(args: Namespace) -> str:
-    """Measure one sweep of the speed study; the verb is its kind."""
-    from lmscaling.bench import sweep
-
-    return sweep.measure(args.sweep, args.verb.name, args.out, args.checks)
-
-
-SWEEP = (
+@verb(
     path("sweep", "results/<study>/sweeps/<kind>/<sweep>.json"),
     path("out", "folder; gets a record for each point and sweep.json"),
     path("--checks", "what check kernels has written"),
+    by_workflow=True,
 )
-VERBS += [Verb(kind, summary, _measure, SWEEP, True) for kind, summary in sweeps.KINDS.items()]
+def measure(args: Namespace) -> str:
+    """Measure one sweep of the speed study on this device."""
+    from lmscaling.bench import sweep
+
+    return sweep.measure(args.sweep, args.out, args.checks)
 
 
 @verb(path("study", "study.json"), path("out", "speed/kernels-<hash>.json"), by_workflow=True)
@@ -75,6 +72,7 @@ def check_attention(args: Namespace) -> str:
     import torch
 
     from lmscaling.bench.checks import variant
+    from lmscaling.config import attention_row, yaml_file
     from lmscaling.runtime import environment, gpus
 
     alone = (name for name in registry.attentions() if not registry.takes_any_option(name))

@@ -10,11 +10,11 @@ import yaml
 
 from lmscaling import files, registry
 from lmscaling.cli.verb import RESULTS, RUN, SET, STUDY_NAME, argument, path, verb
-from lmscaling.config.grid import Grid
 from lmscaling.errors import UserError
 from lmscaling.formatting import folded, painted
 
 if TYPE_CHECKING:
+    from lmscaling.config.grid import Grid
     from lmscaling.config.places import Values
     from lmscaling.plan.estimate import Shape
     from lmscaling.plan.study_plan import Plan

@@ -7,7 +7,6 @@ from pathlib import Path
 from lmscaling.cli.verb import argument, path, verb
 from lmscaling.errors import UserError
 from lmscaling.files import parse_json
-from lmscaling.plan.text_needs import Chunk, missing
 
 
 @verb(
@@ -42,6 +41,7 @@ def tokenize(args: Namespace) -> str:
     from lmscaling.config.validation import checked
     from lmscaling.data.rows import Corpus
     from lmscaling.data.tokenize import borrowed, tokenize_all
+    from lmscaling.plan.text_needs import Chunk, missing
 
     corpus = checked(Corpus, parse_json(sys.stdin.read(), "corpus"), "corpus")
     wanted = Chunk.named(args.chunk)

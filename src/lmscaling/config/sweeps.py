@@ -17,11 +17,10 @@ from lmscaling.config.speed import Heads, Speed, Sweep, TimeStep
 from lmscaling.config.study import Study
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json, write_json
-from lmscaling.records.schema import meanings
 from lmscaling.records.timing import Point
 from lmscaling.types import dump
 
-KINDS = {name: text for name, text in meanings(Speed).items() if name.startswith("time_")}
+KINDS = tuple(name for name in Speed.model_fields if name.startswith("time_"))
 """What a section of ``speed:`` measures, by its name, which is also that of its rule."""
 
 

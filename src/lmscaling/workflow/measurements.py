@@ -65,7 +65,7 @@ class Evaluations:
 class Sweeps:
     """Sweeps of the speed study by their folder ``<kind>/<name>-<hash>``."""
 
-    kinds = tuple(sweeps.KINDS)
+    kinds = sweeps.KINDS
     """A rule for each."""
 
     def __init__(self, grid: Grid) -> None:
