@@ -5,7 +5,7 @@ All are measured with one document per sequence, whatever ``documents`` says.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lmscaling.files import read_json, write_json
 from lmscaling.records.timing import Point
 from lmscaling.types import dump
 
-KINDS = tuple(name for name in Speed.model_fields if name.startswith("time_"))
+KINDS = tuple(field.name for field in fields(Speed) if field.name.startswith("time_"))
 """What a section of ``speed:`` measures, by its name, which is also that of its rule."""
 
 
