@@ -47,7 +47,7 @@ def cells(db: DuckDBPyConnection) -> DataFrame:
             row |= number("loss", float(means[cell]), spread.interval(float(means[cell])))
         rows.append(row)
     more = ["seeds", *names("loss"), "sd", "basis", "assumed_sd"]
-    return DataFrame(rows, columns=[*counts.columns, *more]).astype({"seeds": "Int64"})
+    return DataFrame(rows, columns=[*counts.columns, *more]).astype({"seeds": "Int64", "assumed_sd": float})
 
 
 def final(db: DuckDBPyConnection) -> DataFrame:
@@ -59,7 +59,8 @@ def final(db: DuckDBPyConnection) -> DataFrame:
         spread = known.get((row["source"], row["attention"], row["size"], row["context"]))
         alone = replace(spread, seeds=1).interval(row["loss"]) if counted and spread else None
         numbers.append(number("loss", row["loss"], alone))
-    return rows.join(DataFrame(numbers, columns=["loss_low", "loss_high", "assumed_sd"]))
+    columns = ["loss_low", "loss_high", "assumed_sd"]
+    return rows.join(DataFrame(numbers, columns=columns, dtype=float))
 
 
 def compute(db: DuckDBPyConnection) -> dict[str, list[Row]]:
