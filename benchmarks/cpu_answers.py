@@ -302,7 +302,7 @@ def held_out(rows: Sequence[Row]) -> str:
         return ""
     score = forecast_scores.score(scored)
     own, plain = score.log_score, score.baseline_log_score
-    good = all(line[-1] == "yes" for line in lines[1:]) and plain is not None and own > plain
+    good = all(line[-1] == "yes" for line in lines[1:]) and None not in (own, plain) and own > plain
     compared = "no plain guess" if plain is None else f"that of the plain guess {plain:.2f}"
     said = f"Log score {own:.2f}, {compared}: {'good' if good else 'not good'}."
     others = [row for row in rows if row["state"] == "scored" and row["size"] != "300k"]

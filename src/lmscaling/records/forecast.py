@@ -28,10 +28,16 @@ QUANTITIES = {
 class Predicted:
     """The distribution of a positive quantity: its logarithm has a t or a normal distribution."""
 
+    baseline: str = ""
+    """What the plain guess is that the prediction has to beat; empty without one."""
+    baseline_median: float | None = None
+    """Median of the plain guess, in the unit of the quantity."""
+    baseline_sd: float | None = None
+    """Standard deviation of the logarithm of the plain guess."""
     median: float | None = None
     """Median of the prediction, in the unit of the quantity; null without a prediction."""
     sd: float | None = None
-    """Scale of the logarithm: its standard deviation if it is normal."""
+    """Scale of the logarithm: its standard deviation if it is normal; null without an interval."""
     degrees: float | None = None
     """Degrees of freedom of its t distribution; null if it is normal."""
     reason: str = ""
@@ -39,19 +45,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Baseline:
-    """A plain guess with a normal logarithm, which a prediction has to beat."""
-
-    baseline: str = ""
-    """What the plain guess is; empty without one."""
-    baseline_median: float | None = None
-    """Median of the plain guess, in the unit of the quantity."""
-    baseline_sd: float | None = None
-    """Standard deviation of the logarithm of the plain guess."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forecast(Predicted, Baseline):
+class Forecast(Predicted):
     """One quantity of one run, as a seal has it."""
 
     run: str

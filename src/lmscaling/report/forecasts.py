@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import duckdb
+from scipy.stats import binomtest
 
 from lmscaling.fits import forecast_scores, unfinished
-from lmscaling.fits.forecast_scores import Held, Scores
 from lmscaling.formatting import bytes_of
 from lmscaling.records.forecast import QUANTITIES, Predicted
 from lmscaling.report.table import Table, format_number, query_rows
@@ -81,19 +81,24 @@ def _scores(seal: str, quantity: str, rows: list[Row]) -> tuple[str, ...]:
     if not scored:
         return (*head, *[""] * 5, why)
     found = forecast_scores.score(scored)
-    plain = found.baseline_log_score
+    own, plain = found.log_score, found.baseline_log_score
     said = ", ".join(dict.fromkeys(row["baseline"] for row in scored))
-    return (*head, *_numbers(found), "" if plain is None else f"{said} ({plain:.2f})", why)
+    return (
+        *head,
+        *(_held(n, found.of) for n in found.held.values()),
+        f"{found.factor:.3f}",
+        "" if own is None else f"{own:.2f}",
+        "" if plain is None else f"{said} ({plain:.2f})",
+        why,
+    )
 
 
-def _numbers(found: Scores) -> tuple[str, ...]:
-    held = (_held(found.held[level]) for level in forecast_scores.LEVELS)
-    return *held, f"{found.factor:.3f}", f"{found.log_score:.2f}"
-
-
-def _held(found: Held) -> str:
-    low, high = (100 * end for end in found.interval)
-    return f"{found.held} of {found.of} ({low:.0f} to {high:.0f} %)"
+def _held(held: int, of: int) -> str:
+    """A share with its 95 % interval (Clopper and Pearson 1934)."""
+    if not of:
+        return ""
+    ends = binomtest(held, of).proportion_ci()
+    return f"{held} of {of} ({100 * ends.low:.0f} to {100 * ends.high:.0f} %)"
 
 
 def _cell(row: Row) -> tuple[str, ...]:
@@ -101,12 +106,13 @@ def _cell(row: Row) -> tuple[str, ...]:
     predicted = Predicted(median=row["median"], sd=row["sd"], degrees=row["degrees"])
     ends = [unfinished.interval(predicted, level) for level in forecast_scores.LEVELS]
     is_scored = row["state"] == "scored"
+    has_place = is_scored and row["sd"] is not None
     return (
         row["name"], row["seal"][-8:], QUANTITIES.get(row["quantity"], ""),
         "" if row["median"] is None else form(row["median"]),
         *("" if one is None else f"{form(one.low)} to {form(one.high)}" for one in ends),
         "" if row["measured"] is None else form(row["measured"]),
-        f"{forecast_scores.transform([row])[0]:.2f}" if is_scored else "",
+        f"{forecast_scores.transform([row])[0]:.2f}" if has_place else "",
         "" if is_scored else _remark(row),
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from lmscaling.fits import final_loss, unfinished
 from lmscaling.fits.noise import Noise, Place
+from lmscaling.fits.uncertainty import Interval
 from lmscaling.report.table import Table, query_rows, with_interval
 
 # The rule of final_loss: the last 1 % of a run, at least 20 updates, and as many before them, of
@@ -112,15 +113,15 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
 
 def _predicted(db: duckdb.DuckDBPyConnection) -> Table:
     """The losses that finished runs predict for the others; empty while none has finished."""
-    found = unfinished.read(query_rows(db, unfinished.QUERY))
+    found = unfinished.predict(db)
     is_any = any(one.median is not None for _, one in found)
     return Table(
         name="predicted_losses",
         section="learning",
         title="Predicted losses of unfinished runs",
-        note="From the finished runs of the same learning rate and budget: a smooth surface over "
-        "size and context for each attention, only between the sizes and contexts that have "
-        "finished. Intervals hold the validation loss of the run, not its expected value.",
+        note="On the loss surface of the attention and context at the learning rate of the study, "
+        "between the sizes and tokens that it was fitted to. Intervals hold the validation loss of "
+        "the run, not its expected value; a surface from few runs has none.",
         query=unfinished.QUERY,
         head=("cell", "state", "predicted loss (nats per token)", "80 %", "95 %", "remark"),
         rows=tuple(
@@ -137,7 +138,7 @@ def _predicted(db: duckdb.DuckDBPyConnection) -> Table:
     )  # fmt: skip
 
 
-def _ends(interval: unfinished.Interval | None) -> str:
+def _ends(interval: Interval | None) -> str:
     return "" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"
 
 

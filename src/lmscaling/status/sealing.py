@@ -6,20 +6,25 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+from duckdb import DuckDBPyConnection
 
 from lmscaling import __version__, files
 from lmscaling.config.cell import Cell
 from lmscaling.config.devices import Device
 from lmscaling.config.grid import Grid
 from lmscaling.config.types import dump
-from lmscaling.fits.unfinished import interval
+from lmscaling.fits import unfinished
 from lmscaling.formatting import bytes_of, folded, noted
 from lmscaling.plan.estimate import Forecast as Cost
 from lmscaling.plan.estimate import Shape
 from lmscaling.records import forecast
-from lmscaling.records.forecast import QUANTITIES, Baseline, Forecast, Predicted, Seal
+from lmscaling.records.forecast import QUANTITIES, Forecast, Predicted, Seal
 from lmscaling.runtime import commit
-from lmscaling.status.predicted import LEVEL, Known
+
+LEVEL = 0.8
+"""Probability of the intervals that are printed."""
 
 MFU = 0.4
 """Share of the peak that plans usually assume."""
@@ -35,7 +40,12 @@ def has_begun(study: Path, run: str) -> bool:
 
 
 def predict(
-    study: Path, grid: Grid, costs: dict[str, Cost], shapes: dict[str, Shape], device: Device | None
+    study: Path,
+    grid: Grid,
+    costs: dict[str, Cost],
+    shapes: dict[str, Shape],
+    device: Device | None,
+    db: DuckDBPyConnection | None,
 ) -> list[Forecast]:
     """What is predicted of each run that has not begun.
 
@@ -45,40 +55,42 @@ def predict(
         costs: Their forecasts of time and memory, by run.
         shapes: Their model sizes, by run.
         device: The kind of device that ``costs`` assume.
+        db: The store of the study; None if no run has finished.
     """
-    runs = [run for run in grid.cells if not has_begun(study, run) and not costs[run].cannot]
-    known = Known.read(study, grid)
-    losses = known.predict(set(runs))
+    losses = {row["run"]: found for row, found in unfinished.predict(db)} if db else {}
+    no_loss = Predicted(reason="no run has finished")
     found = []
-    for run in runs:
-        cell, cost = grid.cells[run], costs[run]
-        plain = _at_usual_mfu(cell, shapes[run], device) if device and cell.gpus else Baseline()
-        time = _normal(cost.update_seconds, cost.update_sd, "not known")
-        memory = _normal(cost.memory_bytes, cost.memory_sd, "not known")
-        if not cell.gpus:  # what else runs on its cores changes the time of all runs alike
+    for run, cell in grid.cells.items():
+        cost = costs[run]
+        if has_begun(study, run) or cost.cannot:
+            continue
+        if cell.gpus:
+            guess = _at_usual_mfu(cell, shapes[run], device) if device else {}
+            time = _normal(cost.update_seconds, cost.update_sd, **guess)
+            memory = _normal(cost.memory_bytes, cost.memory_sd)
+        else:  # what else runs on its cores changes the time of all runs alike
             time = Predicted(reason="times on a CPU have no interval that was shown to hold")
             memory = Predicted(reason="memory is not measured on a CPU")
-        for quantity, predicted, baseline in (
-            ("update_seconds", time, plain),
-            ("memory_bytes", memory, Baseline()),
-            ("loss", losses[run], known.baseline(run)),
-        ):
-            found.append(Forecast(run=run, name=cell.name, quantity=quantity,
-                                  **asdict(predicted), **asdict(baseline)))  # fmt: skip
+        parts = zip(QUANTITIES, (time, memory, losses.get(run, no_loss)), strict=True)
+        found += [
+            Forecast(run=run, name=cell.name, quantity=quantity, **asdict(predicted))
+            for quantity, predicted in parts
+        ]
     return found
 
 
-def _normal(median: float | None, sd: float | None, why: str) -> Predicted:
+def _normal(median: float | None, sd: float | None, **guess: Any) -> Predicted:
     if median is None or not sd:
-        return Predicted(reason=why)
-    return Predicted(median=median, sd=sd)
+        return Predicted(reason="not known", **guess)
+    return Predicted(median=median, sd=sd, **guess)
 
 
-def _at_usual_mfu(cell: Cell, shape: Shape, device: Device) -> Baseline:
+def _at_usual_mfu(cell: Cell, shape: Shape, device: Device) -> dict[str, Any]:
+    """The plain guess of a time."""
     flops = shape.flops_per_token * cell.update_tokens
     seconds = flops / (cell.gpus * device.peak_flops * MFU)
     said = f"{100 * MFU:.0f} % of the peak"
-    return Baseline(baseline=said, baseline_median=seconds, baseline_sd=MFU_SD)
+    return {"baseline": said, "baseline_median": seconds, "baseline_sd": MFU_SD}
 
 
 def seal(study: Path, grid: Grid, forecasts: list[Forecast]) -> tuple[Path, str]:
@@ -114,11 +126,12 @@ def _missing(forecasts: list[Forecast]) -> Iterator[str]:
 
 
 def _shown(one: Forecast) -> str:
-    ends = interval(one, LEVEL)
-    if one.median is None or ends is None:
+    if one.median is None:
         return ""
     form = {"memory_bytes": bytes_of, "loss": "{:.3f}".format}.get(one.quantity, "{:.3g}".format)
-    return f"{form(one.median)} ({form(ends.low)} to {form(ends.high)})"
+    ends = unfinished.interval(one, LEVEL)
+    said = f" ({form(ends.low)} to {form(ends.high)})" if ends else ""
+    return form(one.median) + said
 
 
 def verify(study: Path) -> tuple[str, bool]:
