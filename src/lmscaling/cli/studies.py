@@ -100,11 +100,7 @@ def plan(args: Namespace) -> str:
 )
 def forecast(args: Namespace) -> str:
     """Predict time, memory and final loss of the runs of a study that have not begun."""
-    from contextlib import nullcontext
-
-    from lmscaling.config import devices
     from lmscaling.status import sealing
-    from lmscaling.store import build as store
 
     grid, results, shapes, estimate = _planned(args)
     if args.verify:
@@ -113,12 +109,7 @@ def forecast(args: Namespace) -> str:
             raise UserError(f"{told}; put the file back that was sealed")
         return told
     costs = dict(zip(grid.cells, estimate.forecasts, strict=True))
-    device = devices.find(estimate.device, grid.study.own_devices)
-    has_runs = any(results.glob("runs/*/run.json"))
-    if has_runs:
-        store.build(results)
-    with store.connect(results / "store") if has_runs else nullcontext() as db:
-        found = sealing.predict(results, grid, costs, shapes, device, db)
+    found = sealing.predict(results, grid, costs, shapes)
     if not found:
         return f"every cell of {results} has begun, so there is nothing to predict"
     told = sealing.table(found)

@@ -3,64 +3,39 @@
 Intervals of a good forecast hold the truth as often as they say; its log score, the mean log
 density of what was measured, exceeds that of a plain guess (Gneiting and Raftery 2007,
 doi:10.1198/016214506000001437). Densities are those of logarithms, so that no unit matters.
-"""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+Predictions are rows of the view ``forecast_scores``.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
-from pandas import DataFrame
-from scipy.stats import norm, t
+from pandas import DataFrame, Series
+from scipy import stats
 
 LEVELS = (0.8, 0.95)
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Of the predictions of one quantity in one seal."""
-
-    held: dict[float, int]
-    """How many intervals hold what was measured, by their probability."""
-    of: int
-    """How many predictions have an interval."""
-    factor: float
-    """Median of measured over predicted or of the inverse, whichever is larger than 1."""
-    log_score: float | None
-    """Mean, nats; None without intervals."""
-    baseline_log_score: float | None
-    """That of the plain guesses; None if a prediction has none."""
+def interval(rows: DataFrame, level: float) -> tuple[NDArray, NDArray]:
+    """Lower and upper ends of the central intervals; NaN without one."""
+    low, high = _distribution(rows).interval(level)
+    return np.exp(low), np.exp(high)
 
 
-Row = dict[str, Any]
-"""``median``, ``sd``, ``degrees``, ``baseline_median``, ``baseline_sd`` and ``measured``."""
+def places(rows: DataFrame) -> NDArray:
+    """The probability of less than was measured, 0 to 1; NaN without an interval."""
+    return _distribution(rows).cdf(np.log(rows["measured"]))
 
 
-def transform(rows: Sequence[Row]) -> NDArray:
-    """The probability integral transform of each row, 0 to 1; NaN without an interval."""
-    values = _table(rows)
-    return t.cdf(values["away"] / values["sd"], values["degrees"])
+def log_scores(rows: DataFrame) -> tuple[float, float]:
+    """Mean log densities of what was measured, nats: of the predictions that have an interval, and
+    of all plain guesses; NaN without."""
+    own = _distribution(rows).logpdf(np.log(rows["measured"]))
+    guess = stats.norm(np.log(rows["baseline_median"]), rows["baseline_sd"])
+    plain = guess.logpdf(np.log(rows["measured"]))
+    return float(Series(own).mean()), float(np.mean(plain))
 
 
-def score(rows: Sequence[Row]) -> Scores:
-    """The scores of predictions, at least one, whose truth is known."""
-    values, p_n = _table(rows), transform(rows)
-    sure = values[values["sd"].notna()]
-    own = t.logpdf(sure["away"] / sure["sd"], sure["degrees"]) - np.log(sure["sd"])
-    guess, guess_sd = np.log(values["baseline_median"]), values["baseline_sd"]
-    plain = norm.logpdf(np.log(values["measured"]), guess, guess_sd)
-    return Scores(
-        held={level: int((abs(p_n - 0.5) <= level / 2).sum()) for level in LEVELS},
-        of=len(sure),
-        factor=float(np.exp(values["away"].abs().median())),
-        log_score=float(own.mean()) if len(sure) else None,
-        baseline_log_score=float(plain.mean()) if values["baseline_median"].notna().all() else None,
-    )
-
-
-def _table(rows: Sequence[Row]) -> DataFrame:
-    """The rows with ``away``, the logarithm of measured over predicted."""
-    names = ["median", "sd", "degrees", "baseline_median", "baseline_sd", "measured"]
-    values = DataFrame(rows, columns=names).astype(float).fillna({"degrees": np.inf})  # normal
-    return values.assign(away=np.log(values["measured"] / values["median"]))
+def _distribution(rows: DataFrame) -> stats.distributions.rv_frozen:
+    """Of the logarithm: t, or normal without degrees of freedom."""
+    degrees = rows["degrees"].astype(float).fillna(np.inf)
+    return stats.t(degrees, loc=np.log(rows["median"]), scale=rows["sd"])

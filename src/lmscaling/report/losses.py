@@ -7,9 +7,8 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from lmscaling.fits import final_loss, unfinished
+from lmscaling.fits import final_loss
 from lmscaling.fits.noise import Noise, Place
-from lmscaling.fits.uncertainty import Interval
 from lmscaling.report.table import Table, query_rows, with_interval
 
 # The rule of final_loss: the last 1 % of a run, at least 20 updates, and as many before them, of
@@ -107,39 +106,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             rows=tuple(rows),
             text=frozenset({0, 1, 3, 7 + bits, 8 + bits}),
         ),
-        _predicted(db),
     ]  # fmt: skip
-
-
-def _predicted(db: duckdb.DuckDBPyConnection) -> Table:
-    """The losses that finished runs predict for the others; empty while none has finished."""
-    found = unfinished.predict(db)
-    is_any = any(one.median is not None for _, one in found)
-    return Table(
-        name="predicted_losses",
-        section="learning",
-        title="Predicted losses of unfinished runs",
-        note="On the loss surface of the attention and context at the learning rate of the study, "
-        "between the sizes and tokens that it was fitted to. Intervals hold the validation loss of "
-        "the run, not its expected value; a surface from few runs has none.",
-        query=unfinished.QUERY,
-        head=("cell", "state", "predicted loss (nats per token)", "80 %", "95 %", "remark"),
-        rows=tuple(
-            (
-                row["name"], row["status"],
-                "" if one.median is None else f"{one.median:.4f}",
-                *(_ends(unfinished.interval(one, level)) for level in (0.8, 0.95)),
-                one.reason,
-            )
-            for row, one in found
-            if is_any
-        ),
-        text=frozenset({0, 1, 5}),
-    )  # fmt: skip
-
-
-def _ends(interval: Interval | None) -> str:
-    return "" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"
 
 
 def _finite(value: Callable[[Row], float | None], runs: list[Row]) -> list[float]:
