@@ -10,6 +10,7 @@ from lmscaling import __version__, files
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.types import dump
+from lmscaling.errors import UserError
 from lmscaling.fits import loss_surface, points
 from lmscaling.fits.loss_surface import LossSurface
 from lmscaling.fits.points import Group
@@ -25,19 +26,15 @@ Row = dict[str, Any]
 """``run``, ``name``, ``quantity``, and ``median`` and ``sd`` of ``Sealed`` or the ``reason``."""
 
 
-def has_begun(study: Path, run: str) -> bool:
-    """Whether a run has a record or an attempt."""
-    attempts = (study / "scratch" / run).glob("attempt-*.jsonl")
-    return (study / "runs" / run / "run.json").is_file() or next(attempts, None) is not None
-
-
 def predict(study: Path, grid: Grid, costs: dict[str, Cost], shapes: dict[str, Shape]) -> list[Row]:
-    """Each of ``QUANTITIES`` of each run of ``results/<study>`` that has not begun and can run.
-    ``costs`` and ``shapes`` are those of the plan, by run."""
+    """Each of ``QUANTITIES`` of each run of ``results/<study>`` that can run and has not begun: it
+    has neither a record nor an attempt. ``costs`` and ``shapes`` are those of the plan,
+    by run."""
     groups, found = _finished(study), []
     for run, cell in grid.cells.items():
-        cost = costs[run]
-        if has_begun(study, run) or cost.cannot:
+        cost, attempts = costs[run], (study / "scratch" / run).glob("attempt-*.jsonl")
+        has_record = (study / "runs" / run / "run.json").is_file()
+        if has_record or any(attempts) or cost.cannot:
             continue
         if cell.gpus:
             time = _known(cost.update_seconds, cost.update_sd)
@@ -121,13 +118,19 @@ def table(forecasts: list[Row]) -> str:
     return "\n".join([*noted([["cell", *QUANTITIES.values(), ""], *rows], left={0}), "", *told])
 
 
-def verify(study: Path) -> tuple[str, bool]:
-    """A line for each seal of a study, and whether all are as they were sealed."""
+def verify(study: Path) -> str:
+    """A line for each seal of a study.
+
+    Raises:
+        UserError: One was changed.
+    """
     seals = forecast.read(study)
-    lines = [
+    told = "\n".join(
         f"{path}: sealed {values['sealed']}, {len(values['forecasts'])} predictions"
         if values
         else f"{path}: was changed, so it is not scored"
         for path, values in seals.items()
-    ]
-    return "\n".join(lines or [f"{study} has no sealed forecast"]), None not in seals.values()
+    )
+    if None in seals.values():
+        raise UserError(f"{told}; put the file back that was sealed")
+    return told or f"{study} has no sealed forecast"
