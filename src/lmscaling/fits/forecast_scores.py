@@ -7,6 +7,8 @@ doi:10.1198/016214506000001437). Densities are those of logarithms, so that no u
 Predictions are rows of the view ``forecast_scores``.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame, Series
@@ -30,12 +32,12 @@ def log_scores(rows: DataFrame) -> tuple[float, float]:
     """Mean log densities of what was measured, nats: of the predictions that have an interval, and
     of all plain guesses; NaN without."""
     own = _distribution(rows).logpdf(np.log(rows["measured"]))
-    guess = stats.norm(np.log(rows["baseline_median"]), rows["baseline_sd"])
-    plain = guess.logpdf(np.log(rows["measured"]))
+    guess = np.log(rows["baseline_median"])
+    plain = stats.norm.logpdf(np.log(rows["measured"]), guess, rows["baseline_sd"])
     return float(Series(own).mean()), float(np.mean(plain))
 
 
-def _distribution(rows: DataFrame) -> stats.distributions.rv_frozen:
+def _distribution(rows: DataFrame) -> Any:
     """Of the logarithm: t, or normal without degrees of freedom."""
     degrees = rows["degrees"].astype(float).fillna(np.inf)
     return stats.t(degrees, loc=np.log(rows["median"]), scale=rows["sd"])

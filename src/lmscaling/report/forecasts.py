@@ -57,7 +57,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             query=QUERY,
             head=("cell", "seal", "quantity", "predicted", "80 %", "95 %", "measured", "place",
                   "remark"),
-            rows=_cells(rows[rows["median"].notna()]),
+            rows=_cells(rows.loc[rows["median"].notna()]),
             text=frozenset({0, 1, 2, 8}),
             folded=True,
         ),
@@ -66,7 +66,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
 
 def _scores(rows: DataFrame) -> tuple[str, ...]:
     """One quantity of one seal."""
-    first, scored = rows.iloc[0], rows[rows["state"] == "scored"]
+    first, scored = rows.iloc[0], rows.loc[rows["state"] == "scored"]
     others = rows.loc[rows["state"] != "scored", "remark"].value_counts(sort=False)
     why = ", ".join(f"{n}: {remark}" for remark, n in others.items())
     if first["state"] == "changed":
@@ -78,13 +78,13 @@ def _scores(rows: DataFrame) -> tuple[str, ...]:
     if scored.empty:
         return (*head, *[""] * 5, why)
     own, plain = forecast_scores.log_scores(scored)
-    away = np.abs(np.log(scored["measured"] / scored["median"]))
+    away = abs(np.log(scored["measured"]) - np.log(scored["median"]))
     return (
         *head,
         *(_held(scored, level) for level in forecast_scores.LEVELS),
-        f"{np.exp(away.median()):.3f}",
+        f"{np.exp(np.median(away)):.3f}",
         "" if np.isnan(own) else f"{own:.2f}",
-        "" if np.isnan(plain) else f"{', '.join(scored['baseline'].unique())} ({plain:.2f})",
+        "" if np.isnan(plain) else f"{', '.join(dict.fromkeys(scored['baseline']))} ({plain:.2f})",
         why,
     )
 
@@ -92,7 +92,7 @@ def _scores(rows: DataFrame) -> tuple[str, ...]:
 def _held(scored: DataFrame, level: float) -> str:
     """How many intervals hold what was measured, and the 95 % interval of that share (Clopper and
     Pearson 1934)."""
-    places = forecast_scores.places(scored[scored["sd"].notna()])
+    places = forecast_scores.places(scored.loc[scored["sd"].notna()])
     if not len(places):
         return ""
     held = int((np.abs(places - 0.5) <= level / 2).sum())
