@@ -9,7 +9,6 @@ import coverage_curves
 import coverage_gaps
 import coverage_rates
 import coverage_surfaces
-import coverage_unfinished
 import offline
 import pytest
 from coverage import Row, verdict
@@ -59,9 +58,6 @@ TINY: dict[str, tuple[int, Callable[[int], list[Row]]]] = {
     "best contexts": (24, lambda n: coverage_curves.best_context("heteroscedastic", 2, 0.01, n)),
     "best sizes": (24, lambda n: coverage_curves.best_size("one run blown up", 3, 0.01, n)),
     "rates": (30, lambda n: list(coverage_rates.rates("heavy", n))),
-    "unfinished": (9, lambda n: coverage_unfinished.losses("updates", "clean", "any order", n)),
-    "published": (6, lambda n: coverage_unfinished.published("half", n)),
-    "seconds": (6, lambda n: coverage_unfinished.times("heavy", n)),
 }
 
 

@@ -21,7 +21,6 @@ from lmscaling import figures, registry, report
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.records import forecast
-from lmscaling.records.forecast import Forecast, Seal
 from lmscaling.report import cells as cell_tables
 from lmscaling.report.table import SECTIONS
 from lmscaling.store import build as store
@@ -80,10 +79,11 @@ def fill(study, cells):
     """Runs that were foreseen, tasks, a speed study, and what only the study of a device has."""
     for run, cell in study_file.read_record(study / "study.json").grid.tasks.items():
         test_tasks.finish(study, run, cell, 0.5)
-    foreseen = [Forecast(run=cell.run, name=cell.name, quantity="loss", median=3.0, sd=0.1)
-                for cell in cells]  # fmt: skip
-    forecast.write(study, Seal(study="tiny", study_sha256="", version="0.1.0", commit=None,
-                               sealed="2025-01-01T00:00:00+00:00", forecasts=foreseen))  # fmt: skip
+    foreseen = [
+        {"run": cell.run, "name": cell.name, "quantity": "loss", "median": 3.0, "sd": 0.1}
+        for cell in cells
+    ]
+    forecast.write(study, {"sealed": "2025-01-01T00:00:00+00:00", "forecasts": foreseen})
     finish(study, cells)
     speed_points.write(study, *speed_points.tiny())
     speed_points.write_device(study, [cell.run for cell in cells if cell.attention == "linear"])

@@ -4,34 +4,28 @@ import argparse
 import json
 import re
 import shutil
-import subprocess
-import sys
-from dataclasses import replace
-from typing import Any
 
 import law_study
 import numpy as np
 import pytest
-from conftest import sentence
+from conftest import ROOT, sentence
+from pandas import DataFrame
 
 from lmscaling.cli import studies
-from lmscaling.config import devices, study_file
+from lmscaling.config import study_file
 from lmscaling.errors import UserError
-from lmscaling.figures import forecasts as figure
 from lmscaling.files import read_json, write_record
 from lmscaling.fits import forecast_scores
 from lmscaling.plan.estimate import Forecast as Cost
 from lmscaling.plan.estimate import Shape
 from lmscaling.records import forecast
-from lmscaling.records.forecast import Seal
 from lmscaling.report import forecasts as report
 from lmscaling.runtime import environment
-from lmscaling.status import predicted, sealing, table
+from lmscaling.status import sealing
 from lmscaling.store import build as store
 
 LATER = "2100-01-01T00:00:00+00:00"
 EARLIER = "2001-01-01T00:00:00+00:00"
-H100 = devices.find("NVIDIA H100")
 
 
 def lay_out(folder, values, **changes):
@@ -44,7 +38,7 @@ def lay_out(folder, values, **changes):
 @pytest.fixture
 def finished(tmp_path, values):
     """A study whose runs of the second size of three have been put aside, and its grid."""
-    grid = lay_out(tmp_path, values)
+    grid = lay_out(tmp_path, values, gpus=1)
     for run in of_size_m(grid):
         shutil.move(tmp_path / "runs" / run, tmp_path / "aside" / run)
     with_losses(tmp_path)
@@ -55,14 +49,20 @@ def of_size_m(grid):
     return {run for run, cell in grid.cells.items() if cell.size == "m"}
 
 
-def predict(study, grid):
-    shapes = dict.fromkeys(grid.cells, Shape(params_total=100, flops_per_token=6e8))
-    costs = {
-        run: Cost(name=cell.name, gpus=cell.gpus, update_seconds=0.5, update_sd=0.1,
-                  memory_bytes=1e9, memory_sd=0.1)
-        for run, cell in grid.cells.items()
-    }  # fmt: skip
-    return sealing.predict(study, grid, costs, shapes, H100)
+def predict(study, grid, **changes):
+    """Predictions as dictionaries; of sizes and tokens as ``law_study`` has them."""
+    costs, shapes = {}, {}
+    for run, cell in grid.cells.items():
+        known = {"update_seconds": 0.5, "update_sd": 0.1, "memory_bytes": 1e9, "memory_sd": 0.1,
+                 "tokens": int(law_study.per_day(cell))} | changes  # fmt: skip
+        costs[run] = Cost(name=cell.name, gpus=cell.gpus, **known)
+        n = int(law_study.N[cell.size])
+        shapes[run] = Shape(params=n, params_total=2 * n, flops_per_token=6e8)
+    return sealing.predict(study, grid, costs, shapes)
+
+
+def losses_of(found):
+    return [one for one in found if one["quantity"] == "loss"]
 
 
 def last_loss(log):
@@ -100,40 +100,57 @@ def read(study):
 def test_runs_that_have_not_begun_are_predicted_sealed_and_scored(finished):
     study, grid = finished
     found = predict(study, grid)
-    assert {one.run for one in found} == of_size_m(grid)
-    losses = [one for one in found if one.quantity == "loss"]
-    assert len(losses) == 6
-    assert all(one.median and one.baseline for one in losses)
+    assert {one["run"] for one in found} == of_size_m(grid)
+    assert len(losses_of(found)) == 6
+    for one in losses_of(found):
+        cell = grid.cells[one["run"]]
+        assert one["median"] == pytest.approx(law_study.loss(cell, 1) + 0.05, abs=0.01)
+        assert "sd" not in one
     path, sha256 = sealing.seal(study, grid, found)
     assert path.name == f"{environment.now()[:10]}-{sha256[:8]}.json"
     assert path.stat().st_mode & 0o222 == 0
     values = read_json(path, "seal")
     assert (values["study"], len(values["study_sha256"])) == ("tiny", 64)
     assert values["version"]
-    said, intact = sealing.verify(study)
-    assert said.startswith(f"{path}: sealed {values['sealed']}, 18")
-    assert intact
+    assert sealing.verify(study).startswith(f"{path}: sealed {values['sealed']}, 18")
     begin(study, grid)
     rows, tables = read(study)
     assert [(q, s) for q, s, *_ in rows if q == "loss"] == [("loss", "scored")] * 6
+    names = (forecast.QUANTITIES[q] for q in ("loss", "update_seconds"))
+    loss, time = ({row[2]: row for row in tables["forecast_scores"].rows}[q] for q in names)
+    assert re.findall(r"\d+", loss[3]) == ["6", "6"]
+    assert 1 <= float(loss[6]) < 1.01
+    assert loss[4:6] == loss[7:9] == ("", "")  # without intervals
+    assert re.findall(r"\d+", time[4])[1] == "6"
+    assert float(time[7])
+    for row in tables["forecast_cells"].rows:
+        assert (row[4] == "") == (row[2] == "final loss")
+
+
+def test_the_shipped_seal_is_scored_with_its_intervals_and_its_plain_guess(tmp_path):
+    shipped = ROOT / "results/measured/cpu-python"
+    (tmp_path / "study.json").write_bytes((shipped / "study.json").read_bytes())
+    shutil.copytree(shipped / "forecasts", tmp_path / "forecasts")
+    for run in shipped.glob("runs/*-300k-*"):
+        shutil.copytree(run, tmp_path / "runs" / run.name)
+    assert sealing.verify(tmp_path)
+    _, tables = read(tmp_path)
     (line,) = (row for row in tables["forecast_scores"].rows if row[2] == "final loss")
-    assert re.findall(r"\d+", line[3]) == ["6", "6"]
-    assert re.findall(r"\d+", line[5]) == ["6", "6", "54", "100"]  # hold, with an interval
-    plain = line[8].rstrip(")").rpartition("(")[2]
-    assert float(line[7]) > float(plain)  # better than the plain guess
-    cells = [row for row in tables["forecast_cells"].rows if row[2] == "final loss"]
-    assert all(0 <= float(row[7]) <= 1 for row in cells)
-    with store.connect(study / "store") as db:
-        drawn = figure.draw(db.sql(figure.QUERY).df(), db)
-    assert drawn.axes[-1].get_title().startswith("6 runs")
+    assert re.findall(r"\d+", line[3]) == ["6", "15"]
+    assert re.findall(r"\d+", line[5])[:2] == ["6", "6"]
+    told = (ROOT / "docs/cpu_study.md").read_text()
+    own, plain = re.findall(r"Log score (\S+), that of the plain guess (\S+):", told)[0]
+    assert line[7] == own
+    assert line[8].endswith(f"({plain})")
+    (*_, place) = (row[7] for row in tables["forecast_cells"].rows if row[6])
+    assert 0 < float(place) < 1
 
 
 @pytest.mark.parametrize("change", ["value", "value and hash", "no JSON"])
 def test_a_seal_that_was_changed_is_named_and_not_scored(finished, change):
     study, grid = finished
     path, _ = sealing.seal(study, grid, predict(study, grid))
-    values, is_intact = forecast.read(path)
-    assert is_intact
+    values = read_json(path, "seal")
     values["forecasts"][2]["median"] += 0.01
     path.chmod(0o644)
     if change == "value and hash":
@@ -141,19 +158,15 @@ def test_a_seal_that_was_changed_is_named_and_not_scored(finished, change):
     else:
         stored = json.loads(path.read_text())
         path.write_text(json.dumps(stored | values) if change == "value" else change)
-    if change == "no JSON":
-        with pytest.raises(UserError, match=path.name):
-            sealing.verify(study)
-    else:
-        told, is_intact = sealing.verify(study)
-        assert not is_intact
-        assert told.startswith(f"{path}: was changed")
+    with pytest.raises(UserError, match=path.name):
+        sealing.verify(study)
     begin(study, grid)
     rows, tables = read(study)
     assert {state for _, state, *_ in rows} == {"changed"}
-    assert all(row[3].startswith("0 ") for row in tables["forecast_scores"].rows)
-    assert tables["forecast_scores"].rows[0][-1].startswith(path.name)
-    assert bool(tables["forecast_cells"].rows) is (change != "no JSON")
+    ((*_, scored, why),) = (row[3:4] + row[-1:] for row in tables["forecast_scores"].rows)
+    assert scored.startswith("0 ")
+    assert why.startswith(path.name)
+    assert not tables["forecast_cells"].rows
 
 
 def test_a_run_that_began_before_the_seal_is_not_scored_and_after_its_begin_not_predicted(finished):
@@ -165,7 +178,7 @@ def test_a_run_that_began_before_the_seal_is_not_scored_and_after_its_begin_not_
     assert tables["forecast_scores"].rows[-1][-1].startswith("6: ")
     run = min(of_size_m(grid))
     shutil.rmtree(study / "runs" / run)
-    assert {one.run for one in predict(study, grid)} == {run}
+    assert {one["run"] for one in predict(study, grid)} == {run}
     (study / "scratch" / run).mkdir(parents=True)
     (study / "scratch" / run / "attempt-001.jsonl").write_bytes(b"")
     assert predict(study, grid) == []
@@ -173,20 +186,21 @@ def test_a_run_that_began_before_the_seal_is_not_scored_and_after_its_begin_not_
 
 def test_what_is_not_predicted_has_its_reason(finished):
     study, grid = finished
+    for tokens in (None, 10**20):
+        (reason,) = {one["reason"] for one in losses_of(predict(study, grid, tokens=tokens))}
+        sentence("forecast", reason)
+    for run, cell in grid.cells.items():
+        if cell.size in {"s", "m", "l"}:
+            shutil.rmtree(study / "runs" / run, ignore_errors=True)
+    for reason in {one["reason"] for one in losses_of(predict(study, grid))}:
+        sentence("forecast", reason)
     shutil.rmtree(study / "runs")
     found = predict(study, grid)
-    (reason,) = {one.reason for one in found if one.quantity == "loss"}
     told = sealing.table(found)
-    assert re.search(rf"24 cells: {reason}", told)
-    sentence("forecast", reason)
+    for reason in {one["reason"] for one in losses_of(found)}:
+        sentence("forecast", reason)
+        assert re.search(rf"4 cells: {reason}", told)
     assert max(map(len, told.splitlines())) <= 100
-
-
-def test_equal_predictions_are_one_seal_and_later_ones_another(tmp_path):
-    first = Seal(study="a", study_sha256="", version="1", commit=None, sealed=EARLIER, forecasts=[])
-    assert forecast.write(tmp_path, first) == forecast.write(tmp_path, first)
-    forecast.write(tmp_path, replace(first, sealed=LATER))
-    assert len(list((tmp_path / "forecasts").iterdir())) == 2
 
 
 def test_times_and_memory_on_a_cpu_are_not_predicted(tmp_path, values):
@@ -194,67 +208,33 @@ def test_times_and_memory_on_a_cpu_are_not_predicted(tmp_path, values):
     with_losses(tmp_path)
     for run in of_size_m(grid):
         shutil.rmtree(tmp_path / "runs" / run)
-    found = {(one.run, one.quantity): one for one in predict(tmp_path, grid)}
+    found = {(one["run"], one["quantity"]): one for one in predict(tmp_path, grid)}
     for run in of_size_m(grid):
-        assert found[run, "loss"].median
+        assert found[run, "loss"]["median"]
         for quantity in ("update_seconds", "memory_bytes"):
-            assert found[run, quantity].median is None
-            assert "CPU" in found[run, quantity].reason
-
-
-def row(measured, **values):
-    unknown = dict.fromkeys(("degrees", "baseline_median", "baseline_sd"))
-    return {"measured": measured, "median": 1.0, "sd": 0.1} | unknown | values
+            assert "median" not in found[run, quantity]
+            assert "CPU" in found[run, quantity]["reason"]
 
 
 def test_scores_of_a_known_distribution():
     rng = np.random.default_rng(0)
-    rows = [row(float(np.exp(0.1 * z))) for z in rng.standard_normal(2000)]
-    found: Any = forecast_scores.score(rows)
-    assert found.held[0.8].held / 2000 == pytest.approx(0.8, abs=0.03)
-    assert found.held[0.95].held / 2000 == pytest.approx(0.95, abs=0.02)
-    assert found.log_score == pytest.approx(-np.log(0.1) - 0.5 * np.log(2 * np.pi) - 0.5, abs=0.1)
-    assert found.baseline_log_score is None
-    assert found.factor == pytest.approx(np.exp(0.0674), abs=0.005)
-    low, high = found.held[0.95].interval
-    assert low < 0.95 < high
-    assert forecast_scores.transform([row(1.0)]) == pytest.approx([0.5])
-    off: Any = forecast_scores.score([row(1.02, baseline_median=2.0, baseline_sd=0.4)])
-    assert off.baseline_log_score < off.log_score
-
-
-def test_plan_and_status_show_what_finished_runs_predict_of_unfinished_cells(finished):
-    study, grid = finished
-    (line,) = predicted.lines(study, grid)
-    assert re.findall(r"\d+", line)[:3] == ["18", "6", "6"]
-    told = table.progress(study)
-    lines = {line.split()[0]: line for line in told.splitlines()}
-    left = of_size_m(grid)
-    found = predicted.Known.read(study, grid).predict(left)
-    for run, cell in grid.cells.items():
-        assert ("predicted" in lines[cell.name]) == (run in left)
-    for run in left:
-        assert f"predicted {found[run].median:.3f} (" in lines[grid.cells[run].name]
-    assert {"18", "80"} <= {*told.partition("cells:")[2].split()}
-    assert max(map(len, told.splitlines())) <= 100
-    for run, cell in grid.cells.items():
-        if cell.attention == "linear" and cell.size != "m":
-            shutil.rmtree(study / "runs" / run)
-    (why,) = re.findall(r"^12 cells .*", table.progress(study), re.MULTILINE)
-    assert "linear" in why
-    sentence("status", why)
-
-
-def test_without_finished_runs_status_loads_no_package_of_numbers(finished):
-    study, grid = finished
-    shutil.rmtree(study / "runs")
-    assert predicted.lines(study, grid) == []
-    code = (
-        "import sys; from pathlib import Path; from lmscaling.status import table; "
-        f"table.progress(Path({str(study)!r})); "
-        "sys.exit(int(bool({'scipy', 'torch', 'duckdb'} & sys.modules.keys())))"
+    unknown = dict.fromkeys(("degrees", "baseline_median", "baseline_sd"))
+    rows = DataFrame(
+        {"measured": np.exp(0.1 * rng.standard_normal(2000)), "median": 1.0, "sd": 0.1}
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    rows = rows.assign(**unknown).astype(float)
+    away = abs(forecast_scores.places(rows) - 0.5)
+    assert (away <= 0.4).mean() == pytest.approx(0.8, abs=0.03)
+    assert (away <= 0.475).mean() == pytest.approx(0.95, abs=0.02)
+    own, plain = forecast_scores.log_scores(rows)
+    assert own == pytest.approx(-np.log(0.1) - 0.5 * np.log(2 * np.pi) - 0.5, abs=0.1)
+    assert np.isnan(plain)
+    lows, highs = zip(*(forecast_scores.interval(rows, p) for p in (0.8, 0.95)), strict=True)
+    assert lows[1][0] == pytest.approx(np.exp(-0.196), rel=1e-3)
+    assert highs[1][0] == pytest.approx(np.exp(0.196), rel=1e-3)
+    assert lows[1][0] < lows[0][0] < 1.0 < highs[0][0] < highs[1][0]
+    own, plain = forecast_scores.log_scores(rows.assign(baseline_median=2.0, baseline_sd=0.4))
+    assert plain < own
 
 
 @pytest.fixture

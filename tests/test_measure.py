@@ -214,7 +214,7 @@ def test_a_layer_of_a_library_that_is_not_installed_is_a_record(values, tmp_path
     values["speed"]["time_layer"] = [preset]
     (one,) = sweeps.expand(grid.expand(values).study).values()
     write_json(tmp_path / "sweep.json", dump(one))
-    sweep.measure(tmp_path / "sweep.json", "time_layer", tmp_path / "out")
+    sweep.measure(tmp_path / "sweep.json", tmp_path / "out")
     (path,) = (path for path in (tmp_path / "out").glob("*.json") if path.name != "sweep.json")
     row = json.loads(path.read_text())
     assert row["status"] == "failed"

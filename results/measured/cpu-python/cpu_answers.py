@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from pandas import DataFrame
 from scipy.stats import f as f_distribution
 from scipy.stats import rankdata
 
-from lmscaling.fits import forecast_scores, seeds, slopes, unfinished
+from lmscaling.fits import forecast_scores, seeds, slopes
 from lmscaling.fits.noise import MOST_SEEDS, holm, seeds_needed
 from lmscaling.fits.uncertainty import LEVEL, Interval
-from lmscaling.records.forecast import Predicted
 
 BASELINE, SMALL, LARGE, CONTEXT, LONG = "softmax", "100k", "800k", 2048, 8192
 HELD_OUT_CONTEXT = 512
@@ -276,10 +276,8 @@ def predicts(losses: Losses, recall: Sequence[Row]) -> str:
 
 def interval_of(row: Row) -> tuple[float, float]:
     """The 95 % interval of a sealed prediction."""
-    sealed = Predicted(median=row["median"], sd=row["sd"], degrees=row["degrees"])
-    interval = unfinished.interval(sealed, LEVEL)
-    assert interval, "what has no interval is not scored"
-    return interval.low, interval.high
+    (low,), (high,) = forecast_scores.interval(DataFrame([row]), LEVEL)
+    return low, high
 
 
 def is_inside(row: Row) -> bool:
@@ -300,10 +298,9 @@ def held_out(rows: Sequence[Row]) -> str:
         ])  # fmt: skip
     if not scored:
         return ""
-    score = forecast_scores.score(scored)
-    own, plain = score.log_score, score.baseline_log_score
-    good = all(line[-1] == "yes" for line in lines[1:]) and plain is not None and own > plain
-    compared = "no plain guess" if plain is None else f"that of the plain guess {plain:.2f}"
+    own, plain = forecast_scores.log_scores(DataFrame(scored))
+    good = all(line[-1] == "yes" for line in lines[1:]) and own > plain
+    compared = "no plain guess" if math.isnan(plain) else f"that of the plain guess {plain:.2f}"
     said = f"Log score {own:.2f}, {compared}: {'good' if good else 'not good'}."
     others = [row for row in rows if row["state"] == "scored" and row["size"] != "300k"]
     if others:

@@ -81,14 +81,13 @@ def _planned(args: Namespace) -> "tuple[Grid, Path, dict[str, Shape], Plan]":
 def plan(args: Namespace) -> str:
     """Estimate what a study costs and list the cells that cannot run."""
     from lmscaling.config import code
-    from lmscaling.status import predicted, stale
+    from lmscaling.status import stale
 
     grid, results, _, estimate = _planned(args)
     if args.out:
         files.write_json(args.out, estimate.to_json())
     old = code.stale_line(results.name, len(stale.runs(results, grid)))
-    said = [*predicted.lines(results, grid), *old]
-    return "\n".join([estimate.table(), *(line for text in said for line in folded(text))])
+    return "\n".join([estimate.table(), *(line for text in old for line in folded(text))])
 
 
 @verb(
@@ -101,18 +100,13 @@ def plan(args: Namespace) -> str:
 )
 def forecast(args: Namespace) -> str:
     """Predict time, memory and final loss of the runs of a study that have not begun."""
-    from lmscaling.config import devices
     from lmscaling.status import sealing
 
     grid, results, shapes, estimate = _planned(args)
     if args.verify:
-        told, is_intact = sealing.verify(results)
-        if not is_intact:
-            raise UserError(f"{told}; put the file back that was sealed")
-        return told
+        return sealing.verify(results)
     costs = dict(zip(grid.cells, estimate.forecasts, strict=True))
-    device = devices.find(estimate.device, grid.study.own_devices)
-    found = sealing.predict(results, grid, costs, shapes, device)
+    found = sealing.predict(results, grid, costs, shapes)
     if not found:
         return f"every cell of {results} has begun, so there is nothing to predict"
     told = sealing.table(found)

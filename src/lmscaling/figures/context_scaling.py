@@ -3,21 +3,20 @@ one run at the end of its budget, on the same validation tokens cut to its train
 join means over the seeds that have not failed, darker lines are larger models, and bars, shifted
 sideways, are explained below the panels. All runs have the same budget and the same tokens per
 update, so a longer context means fewer sequences, not more text. Hollow diamonds spent over 5 %
-more or less than their budget, as written beside them, and no line joins them. Open circles with
-bars are losses that finished runs predict for the others, with 95 % intervals; those without bars
-are the last losses of unfinished runs. Arrows at the upper edge are failed runs (diverged or
-exploded). Published runs (squares and dotted lines beside measured runs) are training losses; the
-post averaged the last updates.
+more or less than their budget, as written beside them, and no line joins them. Open circles are the
+last losses of unfinished runs. Arrows at the upper edge are failed runs (diverged or exploded).
+Published runs (squares and dotted lines beside measured runs) are training losses; the post
+averaged the last updates.
 """
 
 from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from pandas import DataFrame, concat
+from pandas import DataFrame
 
 from lmscaling.figures.shared import ends, style
 from lmscaling.fits.ends import QUERY as ENDS
-from lmscaling.fits.ends import predicted, spreads
+from lmscaling.fits.ends import spreads
 
 SECTION = "learning"
 
@@ -27,9 +26,7 @@ QUERY = f"""{ENDS.rstrip()}
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    expected = predicted(db)
-    every = concat([rows, expected]) if len(expected) else rows
-    colours, shades = style.palette(rows.attention.tolist()), style.shades_of(every)
+    colours, shades = style.palette(rows.attention.tolist()), style.shades_of(rows)
     attentions = list(dict.fromkeys(attention for attention, _ in shades))
     known = spreads(rows)
     figure, panels = style.panels(len(attentions), 2, 2.6)
@@ -39,8 +36,6 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for (size, shade), shift in zip(sizes, ends.shifts(len(sizes), rows.context), strict=True):
             own, mixed = part.loc[part["size"] == size], style.mixes_sources(rows.source)
             ends.draw(axes, own, "context", shade, known, mixed, shift)
-            left = (expected["size"] == size) & (expected.attention == attention)
-            ends.draw_predicted(axes, expected.loc[left], "context", shade, shift)
         ends.label_unequal(axes, part, "context")
         style.mark_unusual(axes, part, "context", "loss", colours)
         style.context_scale(axes, rows.context, 7)

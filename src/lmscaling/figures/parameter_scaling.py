@@ -2,10 +2,9 @@
 run at the end of its budget; lines join means over the seeds that have not failed, and bars,
 shifted sideways, are explained below the panels. N counts parameters without embeddings. Hollow
 diamonds spent over 5 % more or less than their budget, as written beside them, and no line joins
-them. Open circles with bars are losses that finished runs predict for the others, with 95 %
-intervals; those without bars are the last losses of unfinished runs. Arrows at the upper edge are
-failed runs (diverged or exploded). Published runs (squares and dotted lines beside measured runs)
-are training losses; the post averaged the last updates.
+them. Open circles are the last losses of unfinished runs. Arrows at the upper edge are failed runs
+(diverged or exploded). Published runs (squares and dotted lines beside measured runs) are training
+losses; the post averaged the last updates.
 """
 
 from duckdb import DuckDBPyConnection
@@ -15,7 +14,7 @@ from pandas import DataFrame
 
 from lmscaling.figures.shared import ends, style
 from lmscaling.fits.ends import QUERY as ENDS
-from lmscaling.fits.ends import predicted, spreads
+from lmscaling.fits.ends import spreads
 
 SECTION = "learning"
 
@@ -28,7 +27,6 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     colours, mixed = style.palette(rows.attention.tolist()), style.mixes_sources(rows.source)
     attentions = [name for name in colours if name in set(rows.attention)]
     contexts, known = sorted(rows.context.unique()), spreads(rows)
-    expected = predicted(db)
     bars = ends.shifts(len(attentions), rows.params)
     figure, panels = style.panels(len(contexts), 3, 2.1)
     for context, axes in zip(contexts, panels, strict=True):
@@ -36,8 +34,6 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for attention, shift in zip(attentions, bars, strict=True):
             own = part.loc[part.attention == attention]
             ends.draw(axes, own, "params", colours[attention], known, mixed, shift)
-            left = (expected.context == context) & (expected.attention == attention)
-            ends.draw_predicted(axes, expected.loc[left], "params", colours[attention], shift)
         ends.label_unequal(axes, part, "params")
         style.mark_unusual(axes, part, "params", "loss", colours)
         axes.set_title(f"context {context:,}")

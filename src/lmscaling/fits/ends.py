@@ -1,15 +1,11 @@
-"""Losses at the ends of runs: which spent their budget, how seeds scatter, and what unfinished runs
-are predicted to reach."""
+"""Losses at the ends of runs: which spent their budget, and how seeds scatter."""
 
 from typing import Any
 
 import numpy as np
-from duckdb import DuckDBPyConnection
 from pandas import DataFrame, Series
 
-from lmscaling.fits import unfinished
 from lmscaling.fits.noise import Noise, Place, Spread
-from lmscaling.fits.uncertainty import LEVEL
 
 QUERY = """
     SELECT f.source, split, attention, size, f.params, context, seed, lr_scale, f.status,
@@ -50,19 +46,6 @@ def spreads(rows: DataFrame) -> dict[Cell, Spread]:
         noise = Noise.measure(samples, places)
         found |= {cell: noise.at(cell) for cell in samples}
     return found
-
-
-def predicted(db: DuckDBPyConnection) -> DataFrame:
-    """The predicted losses of unfinished runs, with the ends of their 95 % intervals."""
-    rows = db.sql(unfinished.QUERY).df()
-    rows = rows.astype(object).where(rows.notna(), None)
-    found = [
-        {**row, "source": "measured", "loss": one.median, "low": at.low, "high": at.high}
-        for row, one in unfinished.read(rows.to_dict("records"))
-        if (at := unfinished.interval(one, LEVEL))
-    ]
-    columns = ["source", "attention", "size", "params", "context", "seed", "loss", "low", "high"]
-    return DataFrame(found, columns=columns)
 
 
 def has_ended(rows: DataFrame) -> Series:

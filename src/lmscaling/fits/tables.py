@@ -47,7 +47,9 @@ def cells(db: DuckDBPyConnection) -> DataFrame:
             row |= number("loss", float(means[cell]), spread.interval(float(means[cell])))
         rows.append(row)
     more = ["seeds", *names("loss"), "sd", "basis", "assumed_sd"]
-    return DataFrame(rows, columns=[*counts.columns, *more]).astype({"seeds": "Int64", "assumed_sd": float})
+    return DataFrame(rows, columns=[*counts.columns, *more]).astype(
+        {"seeds": "Int64", "assumed_sd": float}
+    )
 
 
 def final(db: DuckDBPyConnection) -> DataFrame:

@@ -422,6 +422,7 @@ def shape(cell: Cell, lengths: Mapping[int, float] | None = None) -> Shape:
     with torch.device("meta"):
         gpt = GPT(cell)
     return Shape(
+        params=gpt.params,
         params_total=gpt.params_total,
         flops_per_token=gpt.flops_per_token(lengths),
         kinds=_kinds(gpt),

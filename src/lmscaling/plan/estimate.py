@@ -79,6 +79,8 @@ class Shape:
     """What a reader should know about its attentions, one sentence each without a full stop."""
     kinds: dict[str, int] = field(default_factory=dict)
     """Layers by the way in which their attention is computed, one of ``terms.KINDS``."""
+    params: int = 0
+    """Without embeddings; 0 if it is not known."""
 
 
 @dataclass(frozen=True)

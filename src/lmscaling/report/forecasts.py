@@ -1,15 +1,14 @@
 """Sealed forecasts: what they said before the runs began, and how right they were."""
 
-from collections import Counter, defaultdict
-from typing import Any
-
 import duckdb
+import numpy as np
+from pandas import DataFrame
+from scipy.stats import binomtest
 
-from lmscaling.fits import forecast_scores, unfinished
-from lmscaling.fits.forecast_scores import Held, Scores
+from lmscaling.fits import forecast_scores
 from lmscaling.formatting import bytes_of
-from lmscaling.records.forecast import QUANTITIES, Predicted
-from lmscaling.report.table import Table, format_number, query_rows
+from lmscaling.records.forecast import QUANTITIES
+from lmscaling.report.table import Table, format_number
 
 QUERY = """
     SELECT * FROM forecast_scores
@@ -25,15 +24,11 @@ STATES = {
 }
 """Why a prediction is not scored."""
 
-Row = dict[str, Any]
-
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Scores of each seal, and each prediction with what was measured."""
-    rows = query_rows(db, QUERY)
-    parts: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        parts[row["seal"], row["quantity"]].append(row)
+    rows = db.sql(QUERY).df()
+    rows["remark"] = rows["reason"].where(rows["reason"] != "", rows["state"].map(STATES))
     return [
         Table(
             name="forecast_scores",
@@ -49,7 +44,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             query=QUERY,
             head=("seal", "sealed (UTC)", "quantity", "scored", "80 % held", "95 % held",
                   "median factor", "log score", "plain guess", "not scored"),
-            rows=tuple(_scores(*key, part) for key, part in parts.items()),
+            rows=tuple(_scores(part) for _, part in rows.groupby(["seal", "quantity"], sort=False)),
             text=frozenset({0, 1, 2, 8, 9}),
         ),
         Table(
@@ -62,55 +57,63 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             query=QUERY,
             head=("cell", "seal", "quantity", "predicted", "80 %", "95 %", "measured", "place",
                   "remark"),
-            rows=tuple(_cell(row) for row in rows if row["median"] is not None),
+            rows=_cells(rows.loc[rows["median"].notna()]),
             text=frozenset({0, 1, 2, 8}),
             folded=True,
         ),
     ]  # fmt: skip
 
 
-def _scores(seal: str, quantity: str, rows: list[Row]) -> tuple[str, ...]:
-    scored = [row for row in rows if row["state"] == "scored"]
-    others = Counter(_remark(row) for row in rows if row["state"] != "scored")
-    why = ", ".join(f"{n}: {state}" for state, n in others.items())
-    if rows[0]["state"] == "changed":
-        why = f"{seal}.json was changed"
-    predicted = sum(row["median"] is not None for row in rows)
-    when = rows[0]["sealed"][:16].replace("T", " ")
-    head = seal[-8:], when, QUANTITIES.get(quantity, ""), f"{len(scored)} of {predicted}"
-    if not scored:
-        return (*head, *[""] * 5, why)
-    found = forecast_scores.score(scored)
-    plain = found.baseline_log_score
-    said = ", ".join(dict.fromkeys(row["baseline"] for row in scored))
-    return (*head, *_numbers(found), "" if plain is None else f"{said} ({plain:.2f})", why)
-
-
-def _numbers(found: Scores) -> tuple[str, ...]:
-    held = (_held(found.held[level]) for level in forecast_scores.LEVELS)
-    return *held, f"{found.factor:.3f}", f"{found.log_score:.2f}"
-
-
-def _held(found: Held) -> str:
-    low, high = (100 * end for end in found.interval)
-    return f"{found.held} of {found.of} ({low:.0f} to {high:.0f} %)"
-
-
-def _cell(row: Row) -> tuple[str, ...]:
-    form = {"memory_bytes": bytes_of, "loss": "{:.4f}".format}.get(row["quantity"], format_number)
-    predicted = Predicted(median=row["median"], sd=row["sd"], degrees=row["degrees"])
-    ends = [unfinished.interval(predicted, level) for level in forecast_scores.LEVELS]
-    is_scored = row["state"] == "scored"
-    return (
-        row["name"], row["seal"][-8:], QUANTITIES.get(row["quantity"], ""),
-        "" if row["median"] is None else form(row["median"]),
-        *("" if one is None else f"{form(one.low)} to {form(one.high)}" for one in ends),
-        "" if row["measured"] is None else form(row["measured"]),
-        f"{forecast_scores.transform([row])[0]:.2f}" if is_scored else "",
-        "" if is_scored else _remark(row),
+def _scores(rows: DataFrame) -> tuple[str, ...]:
+    """One quantity of one seal."""
+    first, scored = rows.iloc[0], rows.loc[rows["state"] == "scored"]
+    others = rows.loc[rows["state"] != "scored", "remark"].value_counts(sort=False)
+    why = ", ".join(f"{n}: {remark}" for remark, n in others.items())
+    if first["state"] == "changed":
+        why = f"{first['seal']}.json was changed"
+    head = (
+        first["seal"][-8:], first["sealed"][:16].replace("T", " "),
+        QUANTITIES.get(first["quantity"], ""), f"{len(scored)} of {rows['median'].count()}",
     )  # fmt: skip
+    if scored.empty:
+        return (*head, *[""] * 5, why)
+    own, plain = forecast_scores.log_scores(scored)
+    away = abs(np.log(scored["measured"]) - np.log(scored["median"]))
+    return (
+        *head,
+        *(_held(scored, level) for level in forecast_scores.LEVELS),
+        f"{np.exp(np.median(away)):.3f}",
+        "" if np.isnan(own) else f"{own:.2f}",
+        "" if np.isnan(plain) else f"{', '.join(dict.fromkeys(scored['baseline']))} ({plain:.2f})",
+        why,
+    )
 
 
-def _remark(row: Row) -> str:
-    """Why a prediction is not scored."""
-    return row["reason"] or STATES[row["state"]]
+def _held(scored: DataFrame, level: float) -> str:
+    """How many intervals hold what was measured, and the 95 % interval of that share (Clopper and
+    Pearson 1934)."""
+    places = forecast_scores.places(scored.loc[scored["sd"].notna()])
+    if not len(places):
+        return ""
+    held = int((np.abs(places - 0.5) <= level / 2).sum())
+    ends = binomtest(held, len(places)).proportion_ci()
+    return f"{held} of {len(places)} ({100 * ends.low:.0f} to {100 * ends.high:.0f} %)"
+
+
+def _cells(rows: DataFrame) -> tuple[tuple[str, ...], ...]:
+    """Each prediction with what was measured."""
+    forms = {"memory_bytes": bytes_of, "loss": "{:.4f}".format}
+    ends = [zip(*forecast_scores.interval(rows, p), strict=True) for p in forecast_scores.LEVELS]
+    places = np.where(rows["state"] == "scored", forecast_scores.places(rows), np.nan)
+    found = []
+    for row, place, *intervals in zip(rows.to_dict("records"), places, *ends, strict=True):
+        form = forms.get(row["quantity"], format_number)
+        said = ["" if np.isnan(low) else f"{form(low)} to {form(high)}" for low, high in intervals]
+        found.append((
+            row["name"], row["seal"][-8:], QUANTITIES.get(row["quantity"], ""),
+            form(row["median"]), *said,
+            "" if np.isnan(row["measured"]) else form(row["measured"]),
+            "" if np.isnan(place) else f"{place:.2f}",
+            "" if row["state"] == "scored" else row["remark"],
+        ))  # fmt: skip
+    return tuple(found)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import duckdb
 import numpy as np
 
-from lmscaling.fits import final_loss, unfinished
+from lmscaling.fits import final_loss
 from lmscaling.fits import tables as numbers
 from lmscaling.fits.noise import Noise, Place
 from lmscaling.report.table import Column, Row, Table, of_numbers, query_rows
@@ -51,7 +51,7 @@ NOTE = (
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """Final losses by attention, size and context, and predicted losses of unfinished runs."""
+    """Final losses by attention, size and context."""
     rows = [*_rows(db)]
     has_bits = any(row["bits"] for row in rows)
     columns = [column for column in COLUMNS if has_bits or column.of != "bits"]
@@ -59,13 +59,6 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
         of_numbers(
             columns, rows, query=LOSSES, name="final_losses", section="learning",
             title="Final losses", note=NOTE,
-        ),
-        of_numbers(
-            PREDICTED, _predicted(db), query=unfinished.QUERY, name="predicted_losses",
-            section="learning", title="Predicted losses of unfinished runs",
-            note="From the finished runs of the same learning rate and budget: a smooth surface "
-            "over size and context for each attention, only between the sizes and contexts that "
-            "have finished. Intervals hold the validation loss of the run, not its expected value.",
         ),
     ]  # fmt: skip
 
@@ -117,28 +110,6 @@ def _remarks(runs: list[Row]) -> str:
         *sorted(states - {"no loss"} if failed else states),
         *sorted(fits & {"unsettled", "spiking"}),
     ])  # fmt: skip
-
-
-PREDICTED = (
-    Column("cell", "name"),
-    Column("state", "status"),
-    Column("predicted loss (nats per token)", "median", "{:.4f}".format),
-    Column("80 %", lambda row: _ends(row, 0.8), str),
-    Column("95 %", lambda row: _ends(row, 0.95), str),
-    Column("remark", "reason"),
-)
-
-
-def _predicted(db: duckdb.DuckDBPyConnection) -> list[Row]:
-    """The losses that finished runs predict for the others; none while none has finished."""
-    found = unfinished.read(query_rows(db, unfinished.QUERY))
-    rows = [row | {"median": one.median, "reason": one.reason, "of": one} for row, one in found]
-    return rows if any(row["median"] is not None for row in rows) else []
-
-
-def _ends(row: Row, level: float) -> str:
-    interval = unfinished.interval(row["of"], level)
-    return "" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"
 
 
 def _finite(value: Callable[[Row], float | None], runs: list[Row]) -> list[float]:

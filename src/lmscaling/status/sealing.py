@@ -1,133 +1,136 @@
 """Predictions of the runs of a study that have not begun, for ``lmscaling forecast``."""
 
-import math
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from lmscaling import __version__, files
 from lmscaling.config.cell import Cell
-from lmscaling.config.devices import Device
 from lmscaling.config.grid import Grid
-from lmscaling.fits.unfinished import interval
+from lmscaling.errors import UserError
+from lmscaling.fits import loss_surface, points
+from lmscaling.fits.loss_surface import LossSurface
+from lmscaling.fits.points import Group
 from lmscaling.formatting import bytes_of, folded, noted
 from lmscaling.plan.estimate import Forecast as Cost
 from lmscaling.plan.estimate import Shape
 from lmscaling.records import forecast
-from lmscaling.records.forecast import QUANTITIES, Baseline, Forecast, Predicted, Seal
+from lmscaling.records.forecast import QUANTITIES
 from lmscaling.runtime import commit
-from lmscaling.status.predicted import LEVEL, Known
+from lmscaling.store import build as store
 from lmscaling.types import dump
 
-MFU = 0.4
-"""Share of the peak that plans usually assume."""
-MFU_SD = math.log(1.3) / 0.6745
-"""Standard deviation of the logarithm of a time by ``MFU``: half of the published times are within
-a factor of 1.3."""
+Row = dict[str, Any]
+"""``run``, ``name``, ``quantity``, and ``median`` and ``sd`` of ``Sealed`` or the ``reason``."""
 
 
-def has_begun(study: Path, run: str) -> bool:
-    """Whether a run has a record or an attempt."""
-    attempts = (study / "scratch" / run).glob("attempt-*.jsonl")
-    return (study / "runs" / run / "run.json").is_file() or next(attempts, None) is not None
-
-
-def predict(
-    study: Path, grid: Grid, costs: dict[str, Cost], shapes: dict[str, Shape], device: Device | None
-) -> list[Forecast]:
-    """What is predicted of each run that has not begun.
-
-    Args:
-        study: ``results/<study>``.
-        grid: Its cells.
-        costs: Their forecasts of time and memory, by run.
-        shapes: Their model sizes, by run.
-        device: The kind of device that ``costs`` assume.
-    """
-    runs = [run for run in grid.cells if not has_begun(study, run) and not costs[run].cannot]
-    known = Known.read(study, grid)
-    losses = known.predict(set(runs))
-    found = []
-    for run in runs:
-        cell, cost = grid.cells[run], costs[run]
-        plain = _at_usual_mfu(cell, shapes[run], device) if device and cell.gpus else Baseline()
-        time = _normal(cost.update_seconds, cost.update_sd, "not known")
-        memory = _normal(cost.memory_bytes, cost.memory_sd, "not known")
-        if not cell.gpus:  # what else runs on its cores changes the time of all runs alike
-            time = Predicted(reason="times on a CPU have no interval that was shown to hold")
-            memory = Predicted(reason="memory is not measured on a CPU")
-        for quantity, predicted, baseline in (
-            ("update_seconds", time, plain),
-            ("memory_bytes", memory, Baseline()),
-            ("loss", losses[run], known.baseline(run)),
-        ):
-            found.append(Forecast(run=run, name=cell.name, quantity=quantity,
-                                  **asdict(predicted), **asdict(baseline)))  # fmt: skip
+def predict(study: Path, grid: Grid, costs: dict[str, Cost], shapes: dict[str, Shape]) -> list[Row]:
+    """Each of ``QUANTITIES`` of each run of ``results/<study>`` that can run and has not begun: it
+    has neither a record nor an attempt. ``costs`` and ``shapes`` are those of the plan,
+    by run."""
+    groups, found = _finished(study), []
+    for run, cell in grid.cells.items():
+        cost, attempts = costs[run], (study / "scratch" / run).glob("attempt-*.jsonl")
+        has_record = (study / "runs" / run / "run.json").is_file()
+        if has_record or any(attempts) or cost.cannot:
+            continue
+        if cell.gpus:
+            time = _known(cost.update_seconds, cost.update_sd)
+            memory = _known(cost.memory_bytes, cost.memory_sd)
+        else:  # what else runs on its cores changes the time of all runs alike
+            time = {"reason": "times on a CPU have no interval that was shown to hold"}
+            memory = {"reason": "memory is not measured on a CPU"}
+        loss = _loss(groups, cell, shapes[run].params, cost.tokens)
+        for quantity, values in zip(QUANTITIES, (time, memory, loss), strict=True):
+            found.append({"run": run, "name": cell.name, "quantity": quantity, **values})
     return found
 
 
-def _normal(median: float | None, sd: float | None, why: str) -> Predicted:
-    if median is None or not sd:
-        return Predicted(reason=why)
-    return Predicted(median=median, sd=sd)
+def _known(median: float | None, sd: float | None) -> Row:
+    return {"median": median, "sd": sd} if median and sd else {"reason": "not known"}
 
 
-def _at_usual_mfu(cell: Cell, shape: Shape, device: Device) -> Baseline:
-    flops = shape.flops_per_token * cell.update_tokens
-    seconds = flops / (cell.gpus * device.peak_flops * MFU)
-    said = f"{100 * MFU:.0f} % of the peak"
-    return Baseline(baseline=said, baseline_median=seconds, baseline_sd=MFU_SD)
+def _finished(study: Path) -> dict[tuple, Group]:
+    """The points of losses by source, schedule, attention and context."""
+    if not any(study.glob("runs/*/run.json")):
+        return {}
+    store.build(study)
+    with store.connect(study / "store") as db:
+        return points.groups(points.read(db.sql(points.QUERY).fetchall()), "attention", "context")
 
 
-def seal(study: Path, grid: Grid, forecasts: list[Forecast]) -> tuple[Path, str]:
+def _loss(groups: dict[tuple, Group], cell: Cell, N: int, D: int | None) -> Row:
+    """The value of the loss surface at ``N`` parameters without embeddings and ``D`` tokens. It has
+    no interval: how often one would hold between the finished runs has not been shown."""
+    schedule = "constant" if cell.schedule.kind == "constant" else "decayed"
+    group = groups.get(("measured", schedule, cell.attention, cell.context))
+    if not group:
+        return {"reason": f"no run of {cell.attention} at {cell.context:,} has finished"}
+    if cell.lr_scale != 1:
+        return {"reason": "losses are predicted at lr_scale 1 only"}
+    if D is None:
+        return {"reason": "its number of tokens is not known"}
+    for name, of, at in (("parameters", "params", N), ("tokens", "tokens", D)):
+        seen = group.column(of)
+        if not 0.99 * seen.min() <= at <= 1.01 * seen.max():
+            return {"reason": f"its {name} are beyond those of the finished runs"}
+    surface = _surface(group)
+    if surface.estimate is None or surface.status == "refused":
+        return {"reason": f"no loss surface: {loss_surface.STATUSES[surface.status]}"}
+    return {"median": float(surface.loss(N, D))}
+
+
+@cache
+def _surface(group: Group) -> LossSurface:
+    return loss_surface.fit_group(group, check=False)
+
+
+def seal(study: Path, grid: Grid, forecasts: list[Row]) -> tuple[Path, str]:
     """Write predictions where nobody changes them: the path, and the SHA-256 to publish."""
-    sealed = Seal(
-        study=grid.study.study,
-        study_sha256=files.digest(dump(grid.study)),
-        version=__version__,
-        commit=commit.commit(),
-        sealed=datetime.now(UTC).isoformat(timespec="seconds"),  # as runs have it, to compare
-        forecasts=forecasts,
+    return forecast.write(
+        study,
+        {
+            "study": grid.study.study,
+            "study_sha256": files.digest(dump(grid.study)),
+            "version": __version__,
+            "commit": commit.commit(),
+            "sealed": datetime.now(UTC).isoformat(timespec="seconds"),  # as runs have it
+            "forecasts": forecasts,
+        },
     )
-    return forecast.write(study, sealed), sealed.sha256
 
 
-def table(forecasts: list[Forecast]) -> str:
-    """A line for each run with medians and intervals, and the reasons of what is not predicted."""
-    by_run: dict[str, dict[str, Forecast]] = {}
+def table(forecasts: list[Row]) -> str:
+    """A line for each run with medians, and the reasons of what is not predicted."""
+    forms = {"update_seconds": "{:.3g}".format, "memory_bytes": bytes_of, "loss": "{:.3f}".format}
+    cells: dict[str, list[str]] = defaultdict(list)
     for one in forecasts:
-        by_run.setdefault(one.name, {})[one.quantity] = one
-    head = ["cell", *QUANTITIES.values(), ""]
-    lines = [[name, *(_shown(of[q]) for q in QUANTITIES), ""] for name, of in by_run.items()]
-    said = [f"{len(by_run)} cells have not begun; brackets hold a value with a probability of 80 %"]
-    told = [line for text in [*said, *_missing(forecasts)] for line in folded(text)]
-    return "\n".join([*noted([head, *lines], left={0}), "", *told])
+        cells[one["name"]].append(forms[one["quantity"]](one["median"]) if "median" in one else "")
+    rows = [[name, *medians, ""] for name, medians in cells.items()]
+    reasons = Counter((one["quantity"], one["reason"]) for one in forecasts if "reason" in one)
+    said = [f"{len(cells)} cells have not begun"]
+    said += [
+        f"no {QUANTITIES[what]} of {n} cells: {reason}" for (what, reason), n in reasons.items()
+    ]
+    told = [line for text in said for line in folded(text)]
+    return "\n".join([*noted([["cell", *QUANTITIES.values(), ""], *rows], left={0}), "", *told])
 
 
-def _missing(forecasts: list[Forecast]) -> Iterator[str]:
-    """A sentence for each reason why a quantity is not predicted."""
-    reasons = Counter((one.quantity, one.reason) for one in forecasts if one.reason)
-    for (quantity, reason), n in reasons.items():
-        yield f"no {QUANTITIES[quantity]} of {n} cells: {reason}"
+def verify(study: Path) -> str:
+    """A line for each seal of a study.
 
-
-def _shown(one: Forecast) -> str:
-    ends = interval(one, LEVEL)
-    if one.median is None or ends is None:
-        return ""
-    form = {"memory_bytes": bytes_of, "loss": "{:.3f}".format}.get(one.quantity, "{:.3g}".format)
-    return f"{form(one.median)} ({form(ends.low)} to {form(ends.high)})"
-
-
-def verify(study: Path) -> tuple[str, bool]:
-    """A line for each seal of a study, and whether all are as they were sealed."""
-    paths = sorted((study / forecast.FOLDER).glob("*.json"))
-    lines, intact = [], True
-    for path in paths:
-        values, is_intact = forecast.read(path)
-        intact &= is_intact
-        known = f"sealed {values.get('sealed')}, {len(values.get('forecasts', []))} predictions"
-        lines.append(f"{path}: {known if is_intact else 'was changed, so it is not scored'}")
-    return "\n".join(lines or [f"{study} has no sealed forecast"]), intact
+    Raises:
+        UserError: One was changed.
+    """
+    seals = forecast.read(study)
+    told = "\n".join(
+        f"{path}: sealed {values['sealed']}, {len(values['forecasts'])} predictions"
+        if values
+        else f"{path}: was changed, so it is not scored"
+        for path, values in seals.items()
+    )
+    if None in seals.values():
+        raise UserError(f"{told}; put the file back that was sealed")
+    return told or f"{study} has no sealed forecast"

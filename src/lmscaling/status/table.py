@@ -22,7 +22,7 @@ from lmscaling.records import finished
 from lmscaling.records.checks import findings
 from lmscaling.records.run import HELD
 from lmscaling.runtime import lock
-from lmscaling.status import predicted, stale
+from lmscaling.status import stale
 from lmscaling.status.job_logs import tail
 
 
@@ -69,27 +69,17 @@ def progress(study: Path) -> str:
     """
     grid = study_file.read_record(study / "study.json").grid
     branches, old = _branch_notes(study, grid), stale.runs(study, grid)
-    losses, told = predicted.of_unfinished(study, grid)
     rows = []
     for run, cell in (grid.cells | grid.tasks).items():
         line = row(study, run, cell.name)
-        notes = (
-            losses.get(run, ""),
-            line.note,
-            code.STALE if run in old else "",
-            branches.get(run, ""),
-        )
-        rows.append(replace(line, note=_joined(*notes)))
+        note = _joined(line.note, code.STALE if run in old else "", branches.get(run, ""))
+        rows.append(replace(line, note=note))
     rows += [Row(cell.name, "skipped", note=reason) for cell, reason in grid.skipped]
     lines = noted([list(astuple(row)) for row in (HEAD, *rows)], left={0, 1})
     counts = Counter(line.status for line in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
-    notes = [
-        *told,
-        *_speed_line(study, grid),
-        *_kernel_lines(study),
-        *code.stale_line(study.name, len(old)),
-    ]
+    notes = [*_speed_line(study, grid), *_kernel_lines(study)]
+    notes += code.stale_line(study.name, len(old))
     said = [line for note in [total, *notes] for line in folded(note)]
     return "\n".join(map(printable, [*lines, *said]))
 

@@ -13,14 +13,6 @@ from lmscaling.fits.ends import Cell, has_ended, is_equal
 from lmscaling.fits.noise import Spread
 
 
-def draw_predicted(axes: Axes, rows: DataFrame, x: str, colour: str, shift: float) -> None:
-    """Open circles with intervals at the predicted losses of one attention, at ``shift`` times
-    x."""
-    at = rows[x] * shift
-    axes.vlines(at, rows.low, rows.high, color=colour, linewidth=0.8, alpha=0.6, zorder=2.4)
-    axes.scatter(at, rows.loss, s=18, facecolor="white", edgecolor=colour, linewidth=0.9, zorder=3)
-
-
 def shifts(lines: int, x: Series) -> NDArray:
     """A factor on x for each line that puts their bars side by side on a logarithmic axis."""
     step = max(x.max() / x.min(), 2.0) ** 0.015
