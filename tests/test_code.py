@@ -150,7 +150,7 @@ def test_runs_of_several_codes_are_several_series_of_store_figures_and_report(st
     present = trained(study, "mine-s-ctx32-s0")
     named = {"mine-s-ctx16-s0": "mine (code 0123)", "mine-s-ctx32-s0": "mine"}
     assert named.items() <= series(study).items()
-    for name in DRAWN:
+    for name in registry.figures():
         figures.save(name, study / "store", study / "figures")
         assert "mine (code 0123)" in (study / "figures" / f"{name}.csv").read_text()
     page = report.write(study).read_text()
