@@ -77,22 +77,6 @@ for cell, two in twice.items():
     interval = noise.at(cell).interval(np.mean(two))
     assert all(value in interval for value in two), (cell, two, interval)
 
-# The size between the others was predicted, sealed and then trained.
-(sealed,) = demo.glob("forecasts/*.json")
-assert not sealed.stat().st_mode & 0o222, "a sealed forecast can be written"
-with connect(demo / "store") as db:
-    scores = db.sql(
-        "SELECT quantity, size, state, count(*) FROM forecast_scores GROUP BY ALL ORDER BY ALL"
-    ).fetchall()
-assert scores == [
-    ("loss", "6k", "scored", 2),
-    ("memory_bytes", "6k", "not predicted", 2),
-    ("update_seconds", "6k", "not predicted", 2),
-], scores
-report = (demo / "report.html").read_text()
-assert 'id="forecast_scores-title"' in report, "the report scores no forecast"
-assert sealed.stem[-8:] in report, "the report does not name the seal"
-
 laws = [
     law
     for of_cell in power_law.fit_groups(points.groups(known, "size", "context")).values()

@@ -61,28 +61,12 @@ def _check(name: str, study: Path) -> None:
         raise UserError(f"{name} {reason}; type lmscaling new with another name, such as my_{name}")
 
 
-SEALED = "6k"
-"""Size of the demo whose losses and times are sealed before it trains: between the others."""
-
-
 @verb()
 def demo(args: Namespace) -> str:
     """Train tiny models on this CPU and draw every figure, in results/demo/."""
-    from lmscaling.config import grid, study_file
-
-    study = registry.PROJECT / "config/demo.yaml"
-    values = study_file.read_study([registry.project_file("config/study.yaml"), study])
-    cells = grid.expand(values).cells
-    records = {f"results/demo/runs/{run}.json": cell.size for run, cell in cells.items()}
-    missing = {path: size for path, size in records.items() if not Path(path).is_file()}
-    first = [path for path, size in missing.items() if size != SEALED]
     workflow = ["snakemake", "--snakefile", registry.PROJECT / "workflow/Snakefile"]
     workflow += ["--workflow-profile", registry.PROJECT / "profiles/default"]
-    workflow += ["--configfile", study, "--cores", "all"]
-    if first:
-        _run_demo([*workflow, "--", *first])
-    if SEALED in missing.values():
-        _run_demo(["lmscaling", "forecast", study, "--seal"])
+    workflow += ["--configfile", registry.PROJECT / "config/demo.yaml", "--cores", "all"]
     _run_demo(workflow)
     return f"report: {Path('results/demo/report.html').absolute()}"
 
