@@ -175,7 +175,7 @@ def test_a_figure_depends_on_its_module_and_on_what_it_imports():
     for file in ("__init__.py", "shared/own_context.py"):  # which __init__.py imports
         assert importers(f"figures/{file}") == everything
     assert {"time_law"} <= importers("fits/power_law.py") < everything
-    assert {"surface"} <= importers("fits/newton.py") < everything
+    assert {"surface"} <= importers("fits/student.py") < everything
     curves = {name for name in everything if "learning_curves" in name}
     assert importers("figures/shared/curves.py") == curves
 

@@ -51,7 +51,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     drawn = {
         (a, c): group for (_, a, c), group in groups.items() if a in attentions and c in contexts
     }
-    laws = {key: loss_surface.fit_group(group, check=False) for key, group in drawn.items()}
+    laws = {key: loss_surface.fit_group(group) for key, group in drawn.items()}
     figure, panels = law_panels.panel_grid(
         len(attentions), len(contexts), 2.6, sharex=True, sharey=True
     )

@@ -40,7 +40,7 @@ def _surfaces(groups: Groups, laws: Laws) -> Table:
         rows.append((
             *head, str(law.points), str(law.runs or ""),
             *_parameters(law, loss_surface.PARAMETERS), _longer(law, group),
-            "; ".join(map(str, law.tests)), loss_surface.STATUSES[law.status], _check(law),
+            "; ".join(map(str, law.tests)), loss_surface.STATUSES[law.status],
         ))  # fmt: skip
     return Table(
         name="surfaces",
@@ -51,14 +51,13 @@ def _surfaces(groups: Groups, laws: Laws) -> Table:
         "training tokens. The compute-optimal size grows as C^a with a = beta / (alpha + beta). "
         f"{INTERVALS} The expected loss at {FARTHER} times the largest N and D is that of a larger "
         "model and a longer budget. Tests of the sum: F compares residuals with the scatter of "
-        "seeds, t tests the interaction g. The check repeats the fit by the method of Hoffmann et "
-        "al. (arXiv:2203.15556) and lists parameters that differ significantly.",
+        "seeds, t tests the interaction g.",
         query=points.QUERY,
         head=("attention", "context (tokens)", "fitted losses", "source", "points", "runs",
               "E (nats)", "A", "B", "alpha", "beta", "a",
-              f"loss at {FARTHER} x N and D (nats)", "tests", "status", "check"),
+              f"loss at {FARTHER} x N and D (nats)", "tests", "status"),
         rows=tuple(rows),
-        text=frozenset({0, 2, 3, 13, 14, 15}),
+        text=frozenset({0, 2, 3, 13, 14}),
     )  # fmt: skip
 
 
@@ -72,17 +71,6 @@ def _longer(law: LossSurface, group: Group) -> str:
 
 def _parameters(law: LossSurface, names: tuple[str, ...]) -> list[str]:
     return [with_interval(law.values.get(name), law.intervals.get(name)) for name in names]
-
-
-def _check(law: LossSurface) -> str:
-    if law.check is None:
-        return ""
-    if not law.check.converged:
-        return "did not converge"
-    numbers = ", ".join(f"{n} {law.check.values[n]:.3g}" for n in ("alpha", "beta", "a"))
-    if not law.check.disagrees:
-        return f"agrees: {numbers}"
-    return f"differs in {', '.join(law.check.disagrees)}: {numbers}"
 
 
 def _forms(laws: Laws) -> Table:
@@ -152,7 +140,7 @@ def _conventions(groups: Groups, laws: Laws) -> Table:
             continue
         for convention, meaning in loss_surface.CONVENTIONS.items():
             if convention != law.convention:
-                law = loss_surface.fit_group(groups[key], convention, check=False)
+                law = loss_surface.fit_group(groups[key], convention)
             source, schedule, attention, context = key
             head = (attention, format_context(context), schedule, source, meaning)
             numbers = _parameters(law, ("alpha", "beta", "a"))

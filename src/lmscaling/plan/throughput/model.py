@@ -4,16 +4,17 @@
 
 ``x_k`` are counts (``terms.py``), ``theta`` the logarithms of the coefficients and ``b`` that of a
 factor of the stack for what no term has, such as input and clocks. Both have a Gaussian prior. As
-all unknowns are logarithms, the posterior is found by Gauss and Newton, and its Gaussian
+all unknowns are logarithms, the mode of the posterior is found by least squares, and its Gaussian
 approximation gives intervals and their causes.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import least_squares
 
 from lmscaling.config.devices import Device
 from lmscaling.plan.throughput.terms import TERMS, Work, counts
@@ -32,7 +33,7 @@ DEVICE_SD = 0.25
 """The same of the factor of a device of which only the peak and the memory are known: the stacks of
 A100s are 0.25 faster than those of H100s predict them if nothing else is known of an A100, and
 those of H100s 0.23 slower than those of A100s predict."""
-STEPS, SWEEPS = 60, 12
+SWEEPS = 12
 
 QUANTILES = {0.8: 1.2816, 0.95: 1.9600}
 
@@ -90,23 +91,17 @@ class Coefficients:
         if not timings:
             return self
         x_iK, y_i = np.array([t.x_K for t in timings]), np.log([t.seconds for t in timings])
-        precision = np.linalg.inv(self.cov_KK)
-        theta, damping, least = self.mean_K.copy(), 1e-3, np.inf
-        for _ in range(STEPS):
-            f_i, j_iK = _log_seconds(theta, x_iK)
-            hessian = j_iK.T @ j_iK / sd**2 + precision
-            slope = j_iK.T @ (f_i - y_i) / sd**2 + precision @ (theta - self.mean_K)
-            new = theta - np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), slope)
-            away = new - self.mean_K
-            cost = ((_log_seconds(new, x_iK)[0] - y_i) ** 2).sum() / sd**2 + away @ precision @ away
-            if cost > least:
-                damping *= 8
-                continue
-            theta, damping, last, least = new, damping / 6, least, cost
-            if last - least < 1e-9 * (1 + least):
-                break
-        j_iK = _log_seconds(theta, x_iK)[1]
-        return Coefficients(theta, np.linalg.inv(j_iK.T @ j_iK / sd**2 + precision))
+        root_KK = np.linalg.cholesky(np.linalg.inv(self.cov_KK)).T
+
+        def residuals(theta: NDArray) -> NDArray:
+            of_times = (_log_seconds(theta, x_iK)[0] - y_i) / sd
+            return np.concatenate([of_times, root_KK @ (theta - self.mean_K)])
+
+        def slopes(theta: NDArray) -> NDArray:
+            return np.concatenate([_log_seconds(theta, x_iK)[1] / sd, root_KK])
+
+        found = least_squares(residuals, self.mean_K, cast(Any, slopes), method="lm")
+        return Coefficients(found.x, np.linalg.inv(found.jac.T @ found.jac))
 
     def predict(self, x_K: NDArray, spread: float = SPREAD) -> Prediction:
         """The time of an update with counts ``x_K``; ``spread`` is what repeats of it scatter."""
