@@ -65,12 +65,6 @@ def last_error(path: Path) -> str:
     return telling[-1].strip()[:REASON_CHARACTERS] if telling else ""
 
 
-def last_line(path: Path) -> str:
-    """The last line that is not empty; empty if there is none."""
-    lines = [line.strip() for line in lines_of(path) if line.strip()]
-    return lines[-1][:REASON_CHARACTERS] if lines else ""
-
-
 def lines_of(path: Path) -> list[str]:
     """The last lines of a log as text; none if there is no such file."""
     try:
