@@ -79,7 +79,9 @@ class Sequences(Dataset):
         return [self.kind]
 
     def read(self, split: Split, shard: int) -> Documents:
-        raise UserError(f"a dataset of kind {self.kind} has sequences of tokens and no text")
+        raise UserError(
+            f"a dataset of kind {self.kind} has sequences of tokens and no text; name one that has text"
+        )
 
     def tokens(self, split: Split, end_of_text: int) -> Iterator[np.ndarray]:
         for rows in self.made(split):
