@@ -67,11 +67,11 @@ def tables(family: str, design: str, studies: int, seed: int = 0) -> list[Row]:
         y = 3 + _noise(family, len(CELLS), seeds, rng)
         several = _repeated(repeated, rng)
         count = np.where(np.isin(np.arange(len(CELLS)), several), seeds, 1)
-        samples = {cell: y[0, i, : count[i]] for i, cell in enumerate(CELLS)}
+        samples = {cell: dict(enumerate(y[0, i, : count[i]])) for i, cell in enumerate(CELLS)}
         noise = Noise.measure(samples, places)
         for cell, sample in samples.items():
             name = f"loss, {len(sample)} seed{'s' * (len(sample) > 1)}"
-            mean = float(sample.mean())
+            mean = float(np.mean(list(sample.values())))
             spread = noise.at(cell)
             refused += spread.assumed is not None
             ends.setdefault(name, []).append((mean - 3, spread.interval(mean - 3)))
@@ -88,7 +88,7 @@ def tables(family: str, design: str, studies: int, seed: int = 0) -> list[Row]:
             ends.setdefault(what, []).append((gap.gap or 0.0, gap.interval))
         wrong.append(any(gap.status in ("lower", "higher") for gap in found))
     head = "cells and gaps", f"{family}, {design}"
-    quantities = [_row(*head, name, known, studies) for name, known in sorted(ends.items())]
+    quantities = [interval_row(*head, name, known, studies) for name, known in sorted(ends.items())]
     errors = Row(*head, "ours, Holm", "no gap called different", 0.0, 0.0,
                  1 - float(np.mean(wrong)), None, 0.0, studies)  # fmt: skip
     return [*quantities, errors]
@@ -101,7 +101,7 @@ def _repeated(count: int, rng: Generator) -> NDArray:
     return np.concatenate([corners, others])[:count]
 
 
-def _row(
+def interval_row(
     law: str, family: str, quantity: str, ends: list[tuple[float, Interval | None]], studies: int
 ) -> Row:
     """From errors and intervals of the error, which should contain 0."""
@@ -128,7 +128,7 @@ def curves(sd: float, seeds: int, studies: int, seed: int = 0) -> list[Row]:
             found[name].append(_multiplier(result) if name == "multiplier" else _crossing(result))
     family = f"sd {sd:g}, {seeds} seed{'s' * (seeds > 1)}"
     return [
-        _row(name, family, f"ln {name}, gap of pairs", ends, studies)
+        interval_row(name, family, f"ln {name}, gap of pairs", ends, studies)
         for name, ends in found.items()
     ]
 

@@ -57,6 +57,29 @@ def test_the_mean_gap_comes_first_and_its_interval_is_that_of_whole_seeds():
     assert mean.gap == pytest.approx((0.1 + 0.11) / 2)
 
 
+def test_the_mean_of_cells_that_scatter_unequally_is_as_uncertain_as_they_are():
+    """One of four contexts is unstable; a run that ends higher there moves the mean."""
+    calm = {"softmax": {0: 3.0, 1: 3.1, 2: 3.2}, "linear": {0: 3.11, 1: 3.2, 2: 3.31}}
+    unstable = calm | {"linear": {0: 3.11, 1: 4.2, 2: 3.31}}
+    cells = {("s", context): calm for context in (256, 512, 1024)}
+    mean: Any = gaps.compare(rows(cells | {("s", 2048): unstable}))[0]
+    own = [np.std([0.11, 0.1, 0.11], ddof=1)] * 3 + [np.std([0.11, 1.1, 0.11], ddof=1)]
+    assert mean.spread.sd == pytest.approx(np.mean(own))
+    assert mean.spread.degrees == 2
+    even: Any = gaps.compare(rows(cells | {("s", 2048): calm}))[0]
+    assert even.spread.sd == pytest.approx(own[0])
+
+
+def test_a_failed_run_is_counted_and_leaves_no_pair():
+    cell = {"softmax": {0: 3.0, 1: 3.1, 2: 3.2}, "linear": {0: 3.1, 1: None, 2: 3.31}}
+    gap: Any
+    (gap,) = gaps.compare(rows({("s", 256): cell}))
+    assert (gap.seeds, gap.failed, gap.ended) == (2, 1, 3)
+    none = cell | {"linear": dict.fromkeys(range(3))}
+    (gap,) = gaps.compare(rows({("s", 256): none}))
+    assert (gap.status, gap.failed, gap.ended, gap.gap) == ("failed", 3, 3, None)
+
+
 def test_p_values_are_corrected_for_all_gaps_of_a_source():
     found: Any = gaps.compare(rows(SEVERAL) + rows(SEVERAL, "published"))
     assert [gap.source for gap in found] == ["measured"] * 4 + ["published"] * 4

@@ -102,16 +102,18 @@ def estimate(
     for label, weights in contrasts.items():
         cells = list(weights)
         if all(cell in table.columns for cell in cells):
-            complete = table[cells].dropna().to_numpy(float)
+            complete = table[cells].dropna()
             if len(complete):
                 # Of one length, so that the scatter of one contrast says something about another.
-                samples[label] = complete @ np.array(list(weights.values())) / lengths[label] * unit
+                total = complete.to_numpy(float) @ np.array(list(weights.values()))
+                gaps = total / lengths[label] * unit
+                samples[label] = dict(zip(complete.index, gaps.tolist(), strict=True))
                 places[label] = _place(cells, params)
     noise = Noise.measure(samples, places)
     return {
         label: Estimate(
             label=label,
-            value=float(np.mean(sample)) * lengths[label] / unit,
+            value=float(np.mean(list(sample.values()))) * lengths[label] / unit,
             spread=noise.at(label),
             length=lengths[label] / unit,
         )

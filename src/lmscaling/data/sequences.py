@@ -80,7 +80,8 @@ class Sequences(Dataset):
 
     def read(self, split: Split, shard: int) -> Documents:
         raise UserError(
-            f"a dataset of kind {self.kind} has sequences of tokens and no text; name one that has text"
+            f"a dataset of kind {self.kind} has sequences of tokens and no text; name one that has "
+            "text"
         )
 
     def tokens(self, split: Split, end_of_text: int) -> Iterator[np.ndarray]:

@@ -95,7 +95,8 @@ def _gaps(rows: DataFrame) -> DataFrame:
             cell: Place(part.params.iloc[0], part.context.iloc[0], part.attention.iloc[0])
             for cell, part in cells.items()
         }
-        noise = Noise.measure({cell: part.gap for cell, part in cells.items()}, places, paired=True)
+        samples = {cell: part.set_index("seed").gap.to_dict() for cell, part in cells.items()}
+        noise = Noise.measure(samples, places, paired=True)
         for cell, part in cells.items():
             spread, mean = noise.at(cell), part.gap.mean()
             ends = spread.interval(mean) if spread.assumed is None else Interval(None, None)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from duckdb import DuckDBPyConnection
+from scipy.stats import binomtest
 
 from lmscaling.fits import crossing, gaps, multiplier
 from lmscaling.fits.multiplier import Pair
 from lmscaling.fits.noise import Spread, holm
 from lmscaling.fits.rows import Row, number, numbers
-from lmscaling.fits.uncertainty import LEVEL
+from lmscaling.fits.uncertainty import LEVEL, Interval
 
 PAIR = ("source", "attention", "reference", "size", "context", "seeds")
 IS_BASELINE, ATTENTION = 4, 5
@@ -66,9 +67,16 @@ def _scatter(spread: Spread | None) -> Row:
 def _gap(gap: gaps.Gap) -> Row:
     return {
         **_pair(gap), "cells": gap.cells, "p": gap.p, "tests": gap.tests, "status": gap.status,
-        "why": gaps.STATUSES[gap.status], "needed": gap.needed,
+        "why": gaps.STATUSES[gap.status], "needed": gap.needed, "failed": gap.failed,
+        "ended": gap.ended, **number("failed_share", gap.failed / gap.ended, _share(gap)),
         **number("gap", gap.gap, gap.interval), **_scatter(gap.spread),
     }  # fmt: skip
+
+
+def _share(gap: gaps.Gap) -> Interval:
+    """Exact binomial interval of the share of runs that fail (Clopper and Pearson 1934)."""
+    ends = binomtest(gap.failed, gap.ended).proportion_ci(LEVEL, method="exact")
+    return Interval(float(ends.low), float(ends.high))
 
 
 def curve_gaps(pairs: Iterable[Pair]) -> Iterator[Row]:

@@ -41,7 +41,7 @@ def spreads(rows: DataFrame) -> dict[Cell, Spread]:
         cells: list[tuple[Any, DataFrame]] = list(
             part.groupby(["source", "attention", "size", "context"])
         )
-        samples = {cell: group.loss.to_numpy() for cell, group in cells}
+        samples = {cell: dict(zip(group.seed, group.loss, strict=True)) for cell, group in cells}
         places = {cell: Place(group.params.iloc[0], cell[3], cell[1]) for cell, group in cells}
         noise = Noise.measure(samples, places)
         found |= {cell: noise.at(cell) for cell in samples}

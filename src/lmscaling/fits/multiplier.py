@@ -213,7 +213,11 @@ def _spreads(
     for what, places_of in (("loss", FRACTIONS), *((axis, DOUBLINGS) for axis in AXES)):
         for j in range(len(places_of)):
             gaps = {key: one.gaps[what][:, j] for key, one in paired.items()}
-            known = {key: gap for key, gap in gaps.items() if np.isfinite(gap).all()}
+            known = {
+                key: dict(enumerate(gap.tolist()))
+                for key, gap in gaps.items()
+                if np.isfinite(gap).all()
+            }
             noise = Noise.measure(known, places, paired=True)
             for key in paired:
                 found = noise.at(key) if key in known else None

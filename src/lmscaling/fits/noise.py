@@ -1,12 +1,13 @@
 """The noise of losses from run to run, measured from seeds.
 
 Runs of a cell differ in their seed only, so the scatter of their losses is the noise. Few cells
-have several seeds and few seeds scatter by chance, so the variance of a cell is shrunk to that of
-the others: to a log-linear trend over size, context and attention if enough seeds determine it,
-otherwise to one level (Smyth 2004, doi:10.2202/1544-6115.1027). What the others contribute counts
-as at most ``MOST_DEGREES`` degrees of freedom; without this limit the smallest of many p-values is
-wrong in 11 to 15 % of studies instead of 5 %. Where all cells scatter alike the intervals are
-therefore too wide: they cover 98 to 99 %.
+have several seeds and few seeds scatter by chance, so a variance below the level of all cells is
+shrunk towards it (Smyth 2004, doi:10.2202/1544-6115.1027). A variance above the level is not: an
+attention that becomes unstable at one context would get the variance of its calm contexts. What
+other cells contribute counts as at most ``MOST_DEGREES`` degrees of freedom, as fewer the more
+their variances differ, and as no more than their runs leave: gaps with one baseline share its runs,
+and what a seed does to all contexts alike is seen once. Where all cells scatter alike the intervals
+are therefore too wide: they cover 98 to 99 %.
 
 The same estimate serves differences of two attentions with the same seed, which share data and
 order and therefore scatter less: give it the differences.
@@ -22,14 +23,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pandas import DataFrame
 from scipy.special import digamma, polygamma
 from scipy.stats import nct, norm, t
 
 from lmscaling.fits.uncertainty import LEVEL, Interval
 
 MOST_DEGREES = 6.0
-"""Most degrees of freedom that other cells contribute to the variance of one cell."""
-PRIOR_DEGREES = np.linspace(2, MOST_DEGREES, 200)
+"""Most degrees of freedom that other cells contribute to the variance of one cell. Without this
+limit the smallest of many p-values is wrong in 11 to 15 % of studies instead of 5 %."""
+PRIOR_DEGREES = np.linspace(0.1, MOST_DEGREES, 200)
 """The fewer, the more the true variances of cells differ: by trigamma(d / 2), in ln."""
 FEWEST_DEGREES = 3
 """With fewer degrees of freedom in all cells together, the variance of one cell says nothing about
@@ -37,8 +40,6 @@ another."""
 MOST_SEEDS = 1000
 LEAST = 1e-20
 """Square nats. A smaller variance is rounding: equal losses have no logarithm of theirs."""
-TREND_DEGREES = 20
-"""Degrees of freedom from which a trend is estimated; a trend from fewer misses at the ends."""
 
 
 class Place(NamedTuple):
@@ -128,24 +129,21 @@ class Noise:
     @classmethod
     def measure(
         cls,
-        samples: Mapping[Any, ArrayLike],
+        samples: Mapping[Any, Mapping[int, float]],
         places: Mapping[Any, Place],
         paired: bool = False,
     ) -> "Noise":
-        """Scatter in every cell of ``samples``: losses in nats, one for each seed that has
-        finished, or differences of paired losses. Without seeds the runs of a pair are assumed to
-        be independent, which makes the range of a difference too wide rather than too narrow."""
-        values = {cell: np.asarray(sample, dtype=float) for cell, sample in samples.items()}
-        return cls.from_variances(
-            {
-                cell: (float(sample.var(ddof=1)), len(sample) - 1, len(sample))
-                if len(sample) > 1 and np.ptp(sample)
-                else (0.0, 0, len(sample))
-                for cell, sample in values.items()
-            },
-            places,
-            paired,
-        )
+        """Scatter in every cell of ``samples``: by seed the losses of runs that have finished, or
+        differences of paired losses, nats. Without seeds the runs of a pair are assumed to be
+        independent, which makes the range of a difference too wide rather than too narrow."""
+        variances = {}
+        for cell, sample in samples.items():
+            values = np.array(list(sample.values()), dtype=float)
+            known = len(values) > 1 and np.ptp(values) > 0
+            variance = float(values.var(ddof=1)) if known else 0.0
+            variances[cell] = variance, len(values) - 1 if known else 0, len(values)
+        shared = {cell: places[cell][:2] if paired else cell for cell in samples}
+        return cls.from_variances(variances, places, paired, _independent(samples, shared))
 
     @classmethod
     def from_variances(
@@ -153,100 +151,112 @@ class Noise:
         variances: Mapping[Any, tuple[float, int, int]],
         places: Mapping[Any, Place],
         paired: bool = False,
+        independent: float = np.inf,
     ) -> "Noise":
         """Scatter in every cell from its variance (nats squared), degrees of freedom (0 if it is
-        unknown) and number of seeds."""
+        unknown) and number of seeds. All variances together have at most ``independent`` degrees
+        of freedom."""
         repeated = [cell for cell, (_, degrees, _) in variances.items() if degrees]
         variance = np.array([variances[cell][0] for cell in repeated])
         degrees = np.array([variances[cell][1] for cell in repeated], dtype=float)
         known = [places[cell] for cell in repeated]
-        prior = _Prior.from_cells(variance, degrees, known)
+        level = _Level.from_cells(variance, degrees, independent)
         return cls(
             {
-                cell: _spread(own, places[cell], prior, known, variance, paired)
+                cell: _spread(own, places[cell], level, known, variance, paired)
                 for cell, own in variances.items()
             }
         )
 
 
+def _independent(samples: Mapping[Any, Mapping[int, float]], shared: Mapping[Any, Any]) -> float:
+    """Degrees of freedom of all variances together.
+
+    Cells that share runs count once. What a seed does to all cells alike is measured by the mean
+    correlation ``rho`` of their deviations: ``G`` groups then count as ``G / (1 + (G - 1) rho^2)``.
+    """
+    parts = []
+    for cell, sample in samples.items():
+        values = np.array(list(sample.values()), dtype=float)
+        if len(values) > 1 and np.ptp(values) > 0:
+            scores = (values - values.mean()) / values.std(ddof=1)
+            parts += [(shared[cell], *each) for each in zip(sample, scores, strict=True)]
+    if not parts:
+        return 0.0
+    known = DataFrame(parts, columns=["group", "seed", "score"])
+    scores = known.pivot_table("score", "group", "seed")
+    count, squares = scores.count(), (scores**2).sum()
+    possible = float((squares * (count - 1)).sum())
+    products = float((scores.sum() ** 2 - squares).sum())
+    rho = min(max(products / possible, 0.0), 1.0) if possible else 0.0
+    degrees = float(count.sum() - len(scores))
+    return degrees / (1 + (len(scores) - 1) * rho**2)
+
+
 @dataclass(frozen=True)
-class _Prior:
+class _Level:
     """What all cells together say about the variance of one."""
 
+    variance: float
     degrees: float
-    total: int
+    """What they count as."""
+    total: float
     """Degrees of freedom of all cells."""
     cells: int
-    slope_K: NDArray
-    """Log variance by the columns of ``_columns``."""
-    attentions: tuple[str, ...]
-    centre: NDArray
 
     @classmethod
     def from_cells(
-        cls, variance_c: NDArray, degrees_c: NDArray, places: list[Place]
-    ) -> "_Prior | None":
-        total = int(degrees_c.sum())
+        cls, variance_c: NDArray, degrees_c: NDArray, independent: float
+    ) -> "_Level | None":
+        total = min(float(degrees_c.sum()), independent)
         if total < FEWEST_DEGREES:
             return None
-        s2, d = variance_c, degrees_c
-        attentions = tuple(sorted({place.attention for place in places}))
-        centre = np.log([(place.params, place.context) for place in places]).mean(axis=0)
-        columns = _columns(places, attentions, centre)
-        rank = np.linalg.matrix_rank(columns)
-        if total < TREND_DEGREES or len(s2) < rank + 3:
-            columns, rank, attentions = np.ones((len(s2), 1)), 1, ()
         # Logarithms of variances from few seeds are too low on average and scatter by a known
         # amount; what they scatter beyond it is the true difference between cells.
-        corrected = np.log(np.maximum(s2, LEAST)) - digamma(d / 2) + np.log(d / 2)
-        weight = np.sqrt(1 / polygamma(1, d / 2))
-        slope = np.linalg.lstsq(columns * weight[:, None], corrected * weight, rcond=None)[0]
-        left = ((corrected - columns @ slope) ** 2).sum() / max(len(s2) - rank, 1)
-        scatter = left - float(polygamma(1, d / 2).mean())
-        d0 = float(np.interp(-scatter, -polygamma(1, PRIOR_DEGREES / 2), PRIOR_DEGREES))
-        d0 = min(d0, max(total - rank, 2))
-        return cls(d0, total, len(s2), slope, attentions, centre)
-
-    def variance(self, place: Place) -> float:
-        columns = _columns([place], self.attentions, self.centre)[0, : len(self.slope_K)]
-        log = float(columns @ self.slope_K)
-        return float(np.exp(log - digamma(self.degrees / 2) + np.log(self.degrees / 2)))
-
-
-def _columns(places: list[Place], attentions: tuple[str, ...], centre: NDArray) -> NDArray:
-    """``[c, K]``: 1, ln N and ln T, and one indicator for each attention but the first."""
-    logs = np.log([(place.params, place.context) for place in places]) - centre
-    own = [[float(place.attention == name) for name in attentions[1:]] for place in places]
-    return np.column_stack([np.ones(len(places)), logs, np.array(own).reshape(len(places), -1)])
+        half = degrees_c / 2
+        log = np.log(np.maximum(variance_c, LEAST)) - digamma(half) + np.log(half)
+        known = polygamma(1, half)
+        mean = float(np.average(log, weights=1 / known))
+        beyond = ((log - mean) ** 2).sum() / max(len(log) - 1, 1) - float(known.mean())
+        degrees = float(np.interp(-beyond, -polygamma(1, PRIOR_DEGREES / 2), PRIOR_DEGREES))
+        return cls(
+            float(np.exp(mean - digamma(degrees / 2) + np.log(degrees / 2))),
+            degrees, total, len(log),
+        )  # fmt: skip
 
 
 def _spread(
     own: tuple[float, int, int],
     place: Place,
-    prior: _Prior | None,
+    level: _Level | None,
     known: list[Place],
     variance_c: NDArray,
     paired: bool,
 ) -> Spread:
     variance, degrees, seeds = own
-    if degrees and (prior is None or prior.cells == 1):
-        said = f"sd of its own {seeds} seeds"
-        return Spread(float(np.sqrt(variance)), degrees, seeds, "measured", said)
-    if degrees and prior is not None:
-        total = prior.degrees + degrees
-        shrunk = (prior.degrees * prior.variance(place) + degrees * variance) / total
-        said = f"sd of its own {seeds} seeds, shrunk to that of {prior.cells} cells"
-        return Spread(float(np.sqrt(shrunk)), total, seeds, "measured", said)
-    if prior is not None and _within(place, known):
-        trend = "trend over" if len(prior.slope_K) > 1 else "pooled over"
-        said = f"sd {trend} {prior.cells} cells with seeds, {prior.total} degrees of freedom"
-        return Spread(float(np.sqrt(prior.variance(place))), prior.degrees, seeds, "pooled", said)
-    others = [
-        Measured(place, float(np.sqrt(s2)), 0, "the nearest cell with seeds")
-        for place, s2 in zip(known, variance_c, strict=True)
-    ]
-    near = nearest(place, others or list(ELSEWHERE))
-    sd = near.sd * np.sqrt(2) if paired and not others else near.sd
+    if degrees:
+        others = min(level.degrees, max(level.total - degrees, 0.0)) if level else 0.0
+        if level is None or not others or level.cells == 1 or variance >= level.variance:
+            said = f"sd of its own {seeds} seeds"
+            return Spread(float(np.sqrt(variance)), degrees, seeds, "measured", said)
+        shrunk = (others * level.variance + degrees * variance) / (others + degrees)
+        said = f"sd of its own {seeds} seeds, shrunk to that of {level.cells} cells"
+        return Spread(float(np.sqrt(shrunk)), others + degrees, seeds, "measured", said)
+    if level is not None and _within(place, known):
+        said = (
+            f"sd pooled over {level.cells} cells with seeds, {level.total:.0f} degrees of freedom"
+        )
+        sd = float(np.sqrt(level.variance))
+        return Spread(sd, min(level.degrees, level.total), seeds, "pooled", said)
+    near = nearest(
+        place,
+        [
+            Measured(place, float(np.sqrt(s2)), 0, "the nearest cell with seeds")
+            for place, s2 in zip(known, variance_c, strict=True)
+        ]
+        or ELSEWHERE,
+    )
+    sd = near.sd * np.sqrt(2) if paired and not known else near.sd
     return Spread(float(sd), np.inf, seeds, "assumed", f"if seeds differ as in {near.source}")
 
 

@@ -305,7 +305,8 @@ def fit_curves(curves: Mapping[Any, Curve], places: Mapping[Any, Place]) -> dict
         {key: (square / max(free, 1), free, 1) for key, (square, free) in pure.items()}, anywhere
     )
     of_runs = Noise.measure(
-        {key: fit.levels_r for key, fit in fits.items()}, {key: places[key] for key in fits}
+        {key: dict(enumerate(fit.levels_r.tolist())) for key, fit in fits.items()},
+        {key: places[key] for key in fits},
     )
     found: dict[Any, PowerLaw] = dict.fromkeys(curves, PowerLaw(status="too_few"))
     for key, fit in fits.items():

@@ -43,6 +43,12 @@ def _sd(row: Row) -> str:
     return "" if isna(row["sd"]) else f"{row['sd']:.2g}, {row['sd_of']}"
 
 
+def _failed(row: Row) -> str:
+    """Of those that ended; the share with its interval where one failed."""
+    count = f"{row['failed']} of {row['ended']}"
+    return f"{count}: {written(row, 'failed_share', '{:.0%}'.format)}" if row["failed"] else count
+
+
 def _cell(row: Row) -> str:
     return f"mean of {row['cells']} cells" if isna(row["size"]) else row["size"]
 
@@ -66,6 +72,7 @@ HEAD = (
 GAPS = (
     *HEAD,
     Column("pairs (seeds)", "seeds", str),
+    Column("failed runs", _failed),
     Column("gap (nats per token)", "gap", "{:+.4f}".format),
     Column("p", "p", _two),
     Column("status", "why"),
@@ -77,10 +84,13 @@ LOSS_GAPS = {
     "section": "learning",
     "title": "Gaps of final losses",
     "note": "Final loss of the attention minus that of the reference; below 0 the attention is "
-    f"better. {PAIRED} The mean over cells has an interval if all cells have two seeds in "
-    "common. p is corrected for the number of tests of a source in this table (Holm): "
-    "attentions that do not differ are all called not different in 95 % of studies. Seeds to "
-    "decide would find a gap of this size with a probability of 80 %.",
+    "better. It is the gap of runs that do not fail; a run that diverged or exploded is counted as "
+    f"failed, with an exact binomial interval of the share. {PAIRED} The mean over cells has an "
+    "interval if all cells have two seeds in common; where cells scatter unequally it is as wide "
+    "as theirs. p is corrected (Holm) for the rows of a source with the baseline, and for its "
+    "others: attentions that do not differ are called better or worse than the baseline in at most "
+    "5 % of studies. The interval of a row is not corrected and may exclude 0 where its gap is not "
+    "significant. Seeds to decide would find a gap of this size with a probability of 80 %.",
     "query": "FROM gaps WHERE in_order",
 }
 RATIOS = (

@@ -42,11 +42,12 @@ NOTE = (
     "no loss. Training losses are means over the last 1 % of updates, at least 20, without "
     "outliers on either side; a run of fewer than 400 updates has none. Unsettled: its level "
     "changes by more than 0.05 nats within these updates and as many before, by a rank test at 1 "
-    "%. Brackets contain 95 % intervals of the expected loss (98 to 99 % if all cells scatter "
-    "alike) by a moderated t: the variance of a cell's seeds, shrunk to that of all cells with "
-    "seeds; for a single seed, that of these cells. Where no cell near enough has seeds, "
-    "brackets contain the range that an assumed scatter gives, which is no confidence interval. "
-    "If several learning rates were tried, the best one is shown."
+    "%. Brackets contain 95 % intervals of the loss of a run that does not fail (98 to 99 % if "
+    "all cells scatter alike) by a moderated t: the variance of a cell's seeds, raised towards "
+    "that of all cells with seeds where it is below it; for a single seed, that of these cells. "
+    "Where no cell near enough has seeds, brackets contain the range that an assumed scatter "
+    "gives, which is no confidence interval. If several learning rates were tried, the best one "
+    "is shown."
 )
 
 
@@ -91,10 +92,10 @@ def _rows(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
         first, done = runs[0], [run for run in runs if run["status"] == "done"]
         bits = _finite(lambda run: run["bits_per_byte"], runs)
         row = first | {"counts": f"{len(done)} / {first['started']}", "sd": ""}
-        row |= {"bits": np.mean(bits) if bits else None, "remarks": _remarks(runs)}
+        row |= {"bits": np.mean(list(bits.values())) if bits else None, "remarks": _remarks(runs)}
         for name, losses in ends.items():
             known = losses[key]
-            mean = float(np.mean(known)) if known else None
+            mean = float(np.mean(list(known.values()))) if known else None
             spread = noise[name].at(key) if known and done else None
             row |= numbers.number(name, mean, spread and spread.interval(mean or 0.0))
             row["sd"] = row["sd"] or (spread and f"{spread.sd:.2g}, {spread.said}") or ""
@@ -112,11 +113,11 @@ def _remarks(runs: list[Row]) -> str:
     ])  # fmt: skip
 
 
-def _finite(value: Callable[[Row], float | None], runs: list[Row]) -> list[float]:
-    """The losses of runs that are done, or of all if none is; a run without one is left out."""
+def _finite(value: Callable[[Row], float | None], runs: list[Row]) -> dict[int, float]:
+    """By seed the losses of runs that are done, or of all if none is, without missing ones."""
     done = [run for run in runs if run["status"] == "done"]
-    losses = (value(run) for run in done or runs)
-    return [loss for loss in losses if loss is not None and np.isfinite(loss)]
+    losses = {run["seed"]: value(run) for run in done or runs}
+    return {s: loss for s, loss in losses.items() if loss is not None and np.isfinite(loss)}
 
 
 def _validation(run: Row) -> float | None:
@@ -128,7 +129,7 @@ def _training(run: Row) -> float | None:
     return (run["loss"] if run["split"] == "train" else None) if fit.loss is None else fit.loss
 
 
-def _noise(losses: dict[tuple, list[float]], cells: dict[tuple, list[Row]]) -> Noise:
+def _noise(losses: dict[tuple, dict[int, float]], cells: dict[tuple, list[Row]]) -> Noise:
     """The noise of the losses of runs that are done."""
     samples = {
         key: known

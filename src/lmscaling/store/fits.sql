@@ -33,7 +33,7 @@ SELECT *, unnest(NULL::STRUCT(
 CREATE TEMP TABLE any_gap AS
 -- gap: Loss of the attention minus that of the reference, nats per token.
 -- p: Of a gap of 0, corrected for the number of tests (Holm); null if not tested.
--- tests: Gaps of the source for which p is corrected.
+-- tests: Gaps for which p is corrected, those of the same kind of pair of the source.
 SELECT *, unnest(NULL::STRUCT(gap DOUBLE, gap_low DOUBLE, gap_high DOUBLE, p DOUBLE, tests INTEGER))
 FROM any_pair;
 
@@ -41,7 +41,13 @@ FROM any_pair;
 CREATE TABLE gaps AS
 -- cells: Cells that were averaged.
 -- needed: Seeds that find a gap of this size with a probability of 80 %.
-SELECT *, unnest(NULL::STRUCT(cells INTEGER, needed INTEGER)) FROM any_gap;
+-- failed: Runs of the attention that diverged or exploded, in these cells.
+-- ended: Those that failed or are done.
+-- failed_share: Of those that ended, with its exact binomial interval.
+SELECT *, unnest(NULL::STRUCT(
+    cells INTEGER, needed INTEGER, failed INTEGER, ended INTEGER, failed_share DOUBLE,
+    failed_share_low DOUBLE, failed_share_high DOUBLE
+)) FROM any_gap;
 
 -- Losses of curves compared after as much as both have spent, against the baseline.
 CREATE TABLE curve_gaps AS
