@@ -31,7 +31,7 @@ QUERY = """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    methods = list(style.methods(rows.method.tolist()))
+    methods = list(speed.methods(rows.method.tolist()))
     timed = set(rows[["size", "method"]].itertuples(index=False, name=None))
     wanted = [(s, m) for m in methods for s in style.sizes_of(rows) if (s, m) in timed]
     shades = _context_shades(rows)
@@ -45,12 +45,12 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     return figure
 
 
-def _context_shades(rows: DataFrame) -> dict[int, style.Method]:
+def _context_shades(rows: DataFrame) -> dict[int, speed.Method]:
     """The look of each context: the colour of linear attention, darker for longer ones."""
     contexts = sorted(rows.context.unique())
     shades = style.shades(style.COLOURS["linear"], len(contexts) + 3)[3:]  # the first are too light
     return {
-        context: style.Method(shade, style.MARKERS[i % len(style.MARKERS)])
+        context: speed.Method(shade, style.MARKERS[i % len(style.MARKERS)])
         for i, (context, shade) in enumerate(zip(contexts, shades, strict=True))
     }
 
@@ -58,7 +58,7 @@ def _context_shades(rows: DataFrame) -> dict[int, style.Method]:
 def _draw_panel(
     axes: Axes,
     rows: DataFrame,
-    shades: dict[int, style.Method],
+    shades: dict[int, speed.Method],
     looks: dict[tuple[str, str], speed.Look],
 ) -> None:
     groups: list[tuple[Any, DataFrame]] = list(
@@ -75,7 +75,7 @@ def _draw_panel(
 STAR = {"marker": "*", "color": "white", "markeredgecolor": "black", "markersize": 9, "zorder": 5}
 
 
-def _legend(shades: dict[int, style.Method]) -> list[Line2D]:
+def _legend(shades: dict[int, speed.Method]) -> list[Line2D]:
     return [
         *(
             Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5,

@@ -34,7 +34,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     variants = [
         (attention, source)
         for source in sorted(set(rows.source))
-        for attention in style.palette(rows.attention.tolist())
+        for attention in style.palette(rows.attention)
         if ((rows.attention == attention) & (rows.source == source)).any()
     ]
     mixed = style.mixes_sources(rows.source)

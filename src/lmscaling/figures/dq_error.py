@@ -30,7 +30,7 @@ QUERY = """
 """
 
 SPREAD = "{} layers"
-VALUES = style.Method("0.3", "o")
+VALUES = speed.Method("0.3", "o")
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:

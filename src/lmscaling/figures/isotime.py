@@ -40,7 +40,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     budgets = sorted(set(shown.budget))
     shades = sns.color_palette("crest", len(budgets)).as_hex()
     looks = dict(zip(budgets, zip(shades, cycle(style.MARKERS), strict=False), strict=True))
-    colours, grows = style.palette(rows.attention.tolist()), best.best.notna().any()
+    colours, grows = style.palette(rows.attention), best.best.notna().any()
     figure, panels = style.grid(len(contexts), len(attentions) + int(grows), 1.9, sharex="col")
     unit = rows.unit.iloc[0]
     for context, row in zip(contexts, panels, strict=True):

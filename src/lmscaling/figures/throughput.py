@@ -39,7 +39,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         rows, len(contexts) * len(columns), columns=len(contexts), height=2.4, sharey=False
     )
     wanted = [(column, context) for column in columns for context in contexts]
-    methods, looks = style.methods(rows.method.tolist()), speed.looks(rows)
+    methods, looks = speed.methods(rows.method.tolist()), speed.looks(rows)
     for axes, (column, context) in zip(panels, wanted, strict=True):
         part = rows.loc[rows.context == context]
         for (method, source, setup), line in part.groupby(["method", "source", "setup"]):

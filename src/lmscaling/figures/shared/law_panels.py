@@ -49,7 +49,7 @@ MOST_ALIKE = 4
 def attentions(rows: DataFrame) -> list[str]:
     """The attentions that were trained at several sizes, or the first ones if none was."""
     sizes = rows.groupby("attention")["size"].nunique().to_dict()
-    names = [name for name in style.palette(rows.attention.tolist()) if name in sizes]
+    names = [name for name in style.palette(rows.attention) if name in sizes]
     return [name for name in names if sizes[name] > 1] or names[:MOST_ALIKE]
 
 
