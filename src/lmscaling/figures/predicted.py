@@ -43,8 +43,8 @@ def predicted(rows: DataFrame) -> Iterator[tuple[Any, Prediction]]:
     """
     steps = {
         (row["source"], row["size"], index): step
-        for index, row in rows.iterrows()
-        if (step := timed_steps.measured_step(row.to_dict()))
+        for index, row in zip(rows.index, rows.to_dict("records"), strict=True)
+        if (step := timed_steps.measured_step(row))
     }
     known: dict[tuple[Any, ...], Coefficients] = {}
     for (source, size, index), (kind, timing) in steps.items():
