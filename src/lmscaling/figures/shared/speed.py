@@ -121,7 +121,8 @@ def page(
     columns = columns or {1: 1, 2: 2, 4: 2}.get(n, 3)
     height = height or (2.9 if n == 1 else 2.2)
     below = note(rows, spread)
-    shown = (handles or _methods(rows)) + _setups(rows) + _ends(rows)
+    shown = handles or handles_of(methods(rows.method.tolist()))
+    shown = shown + _setups(rows) + _ends(rows)
     ncols = min(len(shown), 3 if max(len(str(h.get_label())) for h in shown) > 24 else 4)
     inches = 0.15 * (2 + below.count("\n")) + 0.2 * -(-len(shown) // ncols)
     figure, places = style.panels(
@@ -159,16 +160,25 @@ def by_size(rows: DataFrame, y: str, label: str, **options) -> tuple[Figure, dic
     return figure, panels
 
 
-def lines(axes: Axes, rows: DataFrame, y: str, of: dict[tuple[str, str], Look]) -> None:
-    """A line for each method and setup, column ``y`` against the context."""
-    known = methods(rows.method.tolist())
+def lines(
+    axes: Axes,
+    rows: DataFrame,
+    y: str,
+    of: dict[tuple[str, str], Look],
+    *,
+    x: str = "context",
+    known: dict[str, Method] | None = None,
+) -> None:
+    """A line for each method and setup, column ``y`` against ``x``; ``known`` are other things than
+    methods that the column ``method`` names."""
+    known = methods(rows.method.tolist()) if known is None else known
     order = {name: i for i, name in enumerate(known)}
     groups: list[tuple[Any, DataFrame]] = list(rows.groupby(["method", "source", "setup", "sweep"]))
     for (name, source, setup, _), part in sorted(groups, key=lambda g: (order[g[0][0]], g[0])):
-        line(axes, part, "context", y, known[name], of[source, setup])
+        _line(axes, part, x, y, known[name], of[source, setup])
 
 
-def line(axes: Axes, rows: DataFrame, x: str, y: str, method: Method, look: Look) -> None:
+def _line(axes: Axes, rows: DataFrame, x: str, y: str, method: Method, look: Look) -> None:
     """One line with error bars, and a mark for each measurement that failed."""
     done = rows.loc[rows[y].notna()].sort_values(x)
     # A logarithmic axis cannot show a bar that begins at zero or below.
@@ -177,8 +187,8 @@ def line(axes: Axes, rows: DataFrame, x: str, y: str, method: Method, look: Look
     axes.errorbar(
         done[x], done[y], yerr=np.array([low, high], dtype=float),
         color=method.colour, linestyle=look.stroke, linewidth=look.width, elinewidth=1.0,
-        marker=method.marker, markersize=4.5, markerfacecolor=_face(method, look),
-        markeredgewidth=0.8, zorder=2 + look.filled / 2,
+        marker=method.marker, markersize=4.5, markeredgewidth=0.8, zorder=2 + look.filled / 2,
+        markerfacecolor=method.colour if look.filled else "white",
     )  # fmt: skip
     ends = rows.loc[rows.status != "done"]
     for at, status in zip(ends[x], ends.status, strict=True):
@@ -222,14 +232,11 @@ def line_at_one(axes: Axes) -> None:
     axes.axhline(1.0, color="0.35", linewidth=1.0, zorder=1)
 
 
-def _face(method: Method, look: Look) -> str:
-    return method.colour if look.filled else "white"
-
-
-def _methods(rows: DataFrame) -> list[Line2D]:
+def handles_of(known: dict[str, Method]) -> list[Line2D]:
+    """Legend entries of methods."""
     return [
         Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5, label=name)
-        for name, look in methods(rows.method.tolist()).items()
+        for name, look in known.items()
     ]
 
 
