@@ -47,12 +47,9 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                 law_panels.placeholder(axes, "no run has reached a share of the budget")
                 continue
             _draw_panel(axes, known, fitted, runs, looks, width=132 // len(contexts))
-        row[0].set_ylabel("Loss (nats per token)")
-        style.label_row(row[-1], size)
-    unit = rows.unit.iloc[0]
-    for context, top, bottom in zip(contexts, panels[0], panels[-1], strict=True):
-        law_panels.title_above_note(top, f"context {style.tokens(context)}")
-        bottom.set_xlabel("Time (hours)" if unit == "hours" else "Budget (updates)")
+    x = "Time (hours)" if rows.unit.iloc[0] == "hours" else "Budget (updates)"
+    tops = [f"context {style.tokens(context)}" for context in contexts]
+    law_panels.label_grid(panels, tops, sizes, x, "Loss (nats per token)")
     style.legend(figure, style.attention_handles(colours, colours, True), 7)
     law_panels.footnote(figure, shown)
     return figure
