@@ -278,7 +278,7 @@ def test_a_method_keeps_its_colour_and_each_has_a_marker_of_its_own(whole):
 def test_the_fastest_chunk_of_each_context_has_a_star(whole):
     _, figure = shown(whole, "chunk_time")
     stars = [pairs(star) for star in marks(panel(figure, "s, linear chunked"), "*")]
-    assert stars == [[(64, context / 100)] for context in (1024, 2048, 4096)]
+    assert stars == [[(64, context / 100) for context in (1024, 2048, 4096)]]
     assert legend(figure)[:4] == ["context 1k", "context 2k", "context 4k", "context 8k"]
 
 
