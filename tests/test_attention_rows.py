@@ -8,7 +8,7 @@ from conftest import refused
 from lmscaling import attention
 from lmscaling.config import grid, sweeps
 from lmscaling.errors import UserError
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import speed, style
 from lmscaling.model.gpt import GPT
 
 PATTERN = {"pattern": ["linear", "linear", "softmax"]}
@@ -130,7 +130,7 @@ def test_looks_depend_on_the_name_alone():
     names = ["softmax", "linear", "gated", "mine", "yours", "theirs"]
     for name in names:
         assert style.palette([name])[name] == style.palette(names)[name]
-        assert style.methods([name])[name] == style.methods(names)[name]
+        assert speed.methods([name])[name] == speed.methods(names)[name]
         assert style.dashes(name) == style.dashes(name)
     looks = [(style.palette(names)[name], style.marker(name), style.dashes(name)) for name in names]
     assert len(set(looks)) == len(names)

@@ -13,6 +13,7 @@ CONTEXTS = tuple(1024 * 2**i for i in range(7))
 
 def times(*ratios, contexts=(1024, 2048, 4096), size="s", **columns):
     made = DataFrame({"context": contexts[: len(ratios)], "ratio": ratios})
+    made = made.assign(challenger="linear state", baseline="linear attention")
     return made.assign(sweep=size, size=size, params=1, **columns)
 
 
@@ -34,7 +35,9 @@ def crossings(no_flash, flash):
 def chunks(costs):
     rows = [(chunk, cost / min(costs.values())) for chunk, cost in costs.items()]
     made = DataFrame(rows, columns=["chunk", "ratio"])
-    return made.assign(sweep="x", size="1558M", method="linear chunked", batch=1, context=4096)
+    return made.assign(
+        sweep="x", size="1558M", attention="linear", implementation="chunked", batch=1, context=4096
+    )
 
 
 def draft(*ratios):
@@ -52,7 +55,7 @@ def powers(contexts=CONTEXTS, scatter=(), **slopes):
     return DataFrame([
         {"sweep": "x", "size": "s", "params": 1, "batch": 1, "method": name.replace("__", " "),
          "role": name, "context": c, "seconds": c**power * np.exp(noise), "bytes": c**power,
-         "expected": 2 if "baseline" in name else 1}
+         "expected": 2 if name.startswith(("baseline", "linear__attention")) else 1}
         for name, power in slopes.items()
         for c, noise in zip(contexts, [*scatter, *[0.0] * len(contexts)], strict=False)
     ])  # fmt: skip

@@ -14,8 +14,7 @@ from test_store import end, evaluated, evaluation, header, live, log, record, up
 from lmscaling import figures
 from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import comparisons
-from lmscaling.report import cells as cell_tables
-from lmscaling.report import rates
+from lmscaling.report import tables as report_tables
 from lmscaling.store import build as store
 
 __all__ = ["cells", "closed", "study"]
@@ -50,7 +49,7 @@ def test_the_map_of_spikes_has_their_rate_and_what_is_no_number(study, cells):
     texts = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert sorted(texts) == ["100", "99 !"]
     with store.connect(study / "store") as db:
-        table = next(t for t in cell_tables.tables(db) if t.name == "cells")
+        table = next(t for t in report_tables.tables(db) if t.name == "cells")
     told = dict(zip(table.head, table.rows[4], strict=True)).values()
     assert {"99.0", "1.00"} & {*told} or {"99", "1.00"} <= {*told}  # one in 101 updates
 
@@ -161,7 +160,7 @@ def test_the_report_says_whether_the_best_rate_is_bracketed(study, losses):
         record(study, cell.run, log(header(cell.run), update(1), validation(1, loss=loss), end(1)))
     store.build(study)
     with store.connect(study / "store") as db:
-        (table,) = rates.tables(db)
+        table = next(t for t in report_tables.tables(db) if t.name == "rates")
         ((row),) = table.rows
         assert len(rows_of("learning_rates", db)) == 3
     sentence("rates", row[-1])

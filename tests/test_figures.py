@@ -21,7 +21,7 @@ from lmscaling import figures, registry, report
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.records import forecast
-from lmscaling.report import cells as cell_tables
+from lmscaling.report import tables as report_tables
 from lmscaling.report.table import SECTIONS
 from lmscaling.store import build as store
 
@@ -165,7 +165,7 @@ def test_a_study_without_runs_has_figures_that_say_so(built):
             figure, rows = figures.draw(name, db)
             assert len(figure.texts) > len(rows) == 0 or name == "grid_status"
     path = figures.save("memory", study / "store", study / "figures")
-    assert figures.is_empty("memory", path.parent)
+    assert not figures.n_rows("memory", path.parent)
 
 
 @pytest.mark.parametrize("name", ["learning_curves", "grid_status"])
@@ -224,7 +224,7 @@ def test_learning_curves_and_laws_have_the_endpoints_and_no_other_figure(study, 
         store.build(study)
         with store.connect(study / "store") as db:
             found = {name: rows_of(name, db).to_csv(index=False) for name in TRAINING}
-            return found, {table.name: table for table in cell_tables.tables(db)}
+            return found, {table.name: table for table in report_tables.tables(db)}
 
     finish(study, cells)
     plain, told = tables()

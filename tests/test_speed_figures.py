@@ -14,6 +14,7 @@ from matplotlib.colors import to_hex
 from speed_points import DEVICE, OTHER_DEVICE, PUBLISHED, SETUP, point
 
 from lmscaling import figures, registry
+from lmscaling.figures import predicted
 from lmscaling.figures.shared import speed, style
 from lmscaling.store import build as store
 
@@ -92,7 +93,7 @@ def panel(figure, title) -> Axes:
 
 def lines(axes, method):
     """The lines of a method, by its colour and marker."""
-    look = style.METHODS[method]
+    look = speed.METHODS[method]
     data = [container[0] for container in axes.containers]
     return [x for x in data if (x.get_color(), x.get_marker()) == (look.colour, look.marker)]
 
@@ -146,7 +147,7 @@ def test_what_was_not_timed_is_a_mark_at_the_upper_edge_and_has_no_height(whole)
     extents = [mark.get_window_extent() for mark in (oom, slow, failed)]
     heights = [extent.get_points().mean(axis=0)[1] for extent in extents]
     assert (edge - np.array(heights)) / inch == pytest.approx([speed.STEP, 0, 0], abs=0.02)
-    assert slow.get_color() == style.METHODS["linear state"].colour
+    assert slow.get_color() == speed.METHODS["linear state"].colour
     assert pairs(lines(axes, "linear state")[0])[-1][0] == 2048
     assert legend(figure)[-3:] == ["out of memory", "too slow", "failed"]
 
@@ -266,18 +267,18 @@ def test_points_that_all_failed_are_drawn_as_marks(ended, name):
 def test_a_method_keeps_its_colour_and_each_has_a_marker_of_its_own(whole):
     for name in ("step_time", "chunked_against_all", "memory"):
         assert lines(shown(whole, name)[1].axes[0], "softmax flash"), name
-    apart = {name: look for name, look in style.METHODS.items() if " " in name}
+    apart = {name: look for name, look in speed.METHODS.items() if " " in name}
     assert len({look.colour for look in apart.values()}) == len(apart)
     assert len({look.marker for look in apart.values()}) == len(apart)
-    assert style.METHODS["softmax"] == style.METHODS["softmax flash"]
-    assert style.METHODS["linear"] == style.METHODS["linear chunked"]
-    assert list(style.methods(["mine", "linear", "softmax"])) == ["softmax", "linear", "mine"]
+    assert speed.METHODS["softmax"] == speed.METHODS["softmax flash"]
+    assert speed.METHODS["linear"] == speed.METHODS["linear chunked"]
+    assert list(speed.methods(["mine", "linear", "softmax"])) == ["softmax", "linear", "mine"]
 
 
 def test_the_fastest_chunk_of_each_context_has_a_star(whole):
     _, figure = shown(whole, "chunk_time")
     stars = [pairs(star) for star in marks(panel(figure, "s, linear chunked"), "*")]
-    assert stars == [[(64, context / 100)] for context in (1024, 2048, 4096)]
+    assert stars == [[(64, context / 100) for context in (1024, 2048, 4096)]]
     assert legend(figure)[:4] == ["context 1k", "context 2k", "context 4k", "context 8k"]
 
 
@@ -340,7 +341,7 @@ def test_a_published_size_is_predicted_from_the_other_sizes_alone(draw):
 def test_shares_of_time_add_up_to_all_of_it(draw):
     methods = ("softmax flash", "linear chunked", "linear state")
     rows, figure = draw("time_shares", *(point("time_step", name, 1024, 1.0) for name in methods))
-    parts = [*figures.load("time_shares").PARTS]
+    parts = [*predicted.PARTS]
     assert rows.method.tolist() == ["linear chunked", "softmax flash"]
     assert rows[parts].sum(axis=1).tolist() == [pytest.approx(1)] * 2
     assert [axes.get_title() for axes in figure.axes] == ["softmax flash, s", "linear chunked, s"]

@@ -118,18 +118,17 @@ class Study:
         runs = ", ".join(f"{n:,} {status.replace('_', ' ')}" for status, n in own.items())
         others = sum(self._counts.values()) - sum(own.values())
         names = [f"{a} (baseline)" if a == self.baseline else a for a in self.attentions]
+        ends = dict.fromkeys(f"{c:,}" for c in (self.contexts[:1] + self.contexts[-1:]))
+        built = datetime.fromtimestamp((self._store / "cells.parquet").stat().st_mtime)
         parts = [
             f"{sum(own.values()):,} runs: {runs}" if own else "",
             f"{others:,} published runs" if others else "",
             f"attentions {', '.join(names)}" if names else "",
             f"sizes {', '.join(self.sizes)}" if self.sizes else "",
-            f"contexts {_ends_of(self.contexts)}" if self.contexts else "",
-            f"store of {datetime.fromtimestamp(self._built()):%Y-%m-%d %H:%M}",
+            f"contexts {' to '.join(ends)}" if ends else "",
+            f"store of {built:%Y-%m-%d %H:%M}",
         ]
         return f"Study({str(self.folder)!r}): {'; '.join(filter(None, parts))}"
-
-    def _built(self) -> float:
-        return (self._store / "cells.parquet").stat().st_mtime
 
     def query(self, sql: str) -> DataFrame:
         """The rows of one SQL statement over the store, in the dialect of DuckDB.
@@ -194,18 +193,12 @@ class Study:
         return tables.cells(self._db)
 
     def final(
-        self,
-        *,
-        attention: str | None = None,
-        size: str | None = None,
-        context: int | None = None,
+        self, *, attention: str | None = None, size: str | None = None, context: int | None = None
     ) -> DataFrame:
         """The loss at the end of each run, at the best of the learning rates that were tried.
 
         Args:
-            attention: Only this one.
-            size: Only this one.
-            context: Only this one, tokens.
+            attention, size, context: Only rows of this one; context in tokens.
 
         Returns:
             A row for each run: ``name``, ``source``, ``split`` (tokens of the loss: ``validation``,
@@ -219,7 +212,9 @@ class Study:
         Raises:
             UserError: The study has no such attention, size or context.
         """
-        return self._selected(tables.final(self._db), attention, size, context)
+        return self._selected(
+            tables.final(self._db), attention=attention, size=size, context=context
+        )
 
     def curves(
         self,
@@ -234,9 +229,7 @@ class Study:
         Args:
             axis: What the losses are against: ``updates``, ``tokens``, ``flops`` (counted) or
                 ``hours``.
-            attention: Only this one.
-            size: Only this one.
-            context: Only this one, tokens.
+            attention, size, context: Only rows of this one; context in tokens.
 
         Returns:
             A row for each point: ``split`` (``train``: means over 60 logarithmic intervals without
@@ -253,7 +246,8 @@ class Study:
             ["run", "split", axis], kind="stable"
         )
         others = [name for name in AXES if name != axis]
-        return self._selected(rows.drop(columns=others), attention, size, context)
+        rows = rows.drop(columns=others)
+        return self._selected(rows, attention=attention, size=size, context=context)
 
     def fit(
         self,
@@ -268,9 +262,7 @@ class Study:
         Args:
             law: ``surface`` L(N, D), ``time`` L(t), ``size`` (the best size by budget), ``context``
                 (the best training context) or ``rate`` (the best learning rate of a cell).
-            attention: Only rows of this one.
-            size: Only rows of this one.
-            context: Only rows of this one, tokens.
+            attention, size, context: Only rows of this one; context in tokens.
 
         Returns:
             A row for each fit, or for ``size`` each budget of one, with its ``source``,
@@ -309,10 +301,11 @@ class Study:
         if law not in LAWS:
             raise UserError(f"there is no law {law!r}; {choose(law, LAWS)}")
         rows = self.query(f"FROM {LAWS[law]}")
-        for name, wanted in (("attention", attention), ("size", size), ("context", context)):
+        asked = {"attention": attention, "size": size, "context": context}
+        for name, wanted in asked.items():
             if wanted is not None and name not in rows:
                 raise UserError(f"the law {law!r} has no row by {name}; leave {name} out")
-        return self._selected(rows, attention, size, context)
+        return self._selected(rows, **asked)
 
     def multiplier(
         self,
@@ -327,8 +320,7 @@ class Study:
         Args:
             attention: The attention that may be better.
             reference: What it is compared with; the baseline by default.
-            size: Only this one.
-            context: Only this one, tokens.
+            size, context: Only rows of this one; context in tokens.
 
         Returns:
             A row for each source, size and context that has runs of both: ``seeds`` that both
@@ -343,7 +335,8 @@ class Study:
         Raises:
             UserError: The study has no such attention, size or context, or both are the same.
         """
-        return self._selected(self._pairs("multipliers", attention, reference), None, size, context)
+        rows = self._pairs("multipliers", attention, reference)
+        return self._selected(rows, size=size, context=context)
 
     def gap(
         self,
@@ -358,22 +351,24 @@ class Study:
         Args:
             attention: The attention that may be better.
             reference: What it is compared with; the baseline by default.
-            size: Only this one; leaves out the mean over cells.
-            context: Only this one, tokens; leaves out the mean over cells.
+            size, context: Only rows of this one, without the mean over cells; context in tokens.
 
         Returns:
             The mean over cells, whose ``size`` and ``context`` are missing, if there are several
             cells; then a row for each source, size and context: ``cells`` that were averaged,
             ``seeds`` that both have, ``gap`` (nats per token, below 0 the attention is better) with
-            ``gap_low`` and ``gap_high``, ``p``, corrected for all ``tests`` of the source (Holm),
-            NaN if not tested, ``status`` and the same in words as ``why``, ``needed`` seeds to
-            decide, ``assumed_sd``, and ``sd``, the scatter of a pair in nats, with ``sd_of``, where
-            that comes from, its ``basis`` and ``degrees`` of freedom.
+            ``gap_low`` and ``gap_high``, ``p``, corrected for ``tests`` gaps of the source with the
+            baseline, or of other pairs (Holm), NaN if not tested, ``status`` and the same in words
+            as ``why``, ``needed`` seeds to decide, ``assumed_sd``, and ``sd``, the scatter of a
+            pair in nats, with ``sd_of``, where that comes from, its ``basis`` and ``degrees`` of
+            freedom; ``failed`` of the ``ended`` runs of the attention, and the ``failed_share``
+            with its interval.
 
         Raises:
             UserError: The study has no such attention, size or context, or both are the same.
         """
-        return self._selected(self._pairs("gaps", attention, reference), None, size, context)
+        rows = self._pairs("gaps", attention, reference)
+        return self._selected(rows, size=size, context=context)
 
     def claims(self) -> DataFrame:
         """Verdicts on the claims of the literature by the numbers of the study.
@@ -386,19 +381,18 @@ class Study:
         """
         from lmscaling import claims
 
-        judged = claims.judge_all(self._db)
+        columns = ["claim", "title", "candidate", "source", "setup", "verdict",
+                   *names("number"), "assumed_sd", "number_is", "why"]  # fmt: skip
         rows = [
-            {
+            number("number", one.judgement.number, one.judgement.interval)
+            | {
                 "claim": one.claim.name, "title": one.claim.title, "source": one.source,
                 "candidate": one.roles.get("candidate"), "setup": one.setup,
                 "verdict": one.judgement.verdict, "why": one.judgement.why,
                 "number_is": one.claim.number,
             }
-            | number("number", one.judgement.number, one.judgement.interval)
-            for one in judged
+            for one in claims.judge_all(self._db)
         ]  # fmt: skip
-        columns = ["claim", "title", "candidate", "source", "setup", "verdict",
-                   *names("number"), "assumed_sd", "number_is", "why"]  # fmt: skip
         return DataFrame(rows, columns=columns)
 
     def figure(self, name: str) -> "Figure":
@@ -438,44 +432,27 @@ class Study:
         rows = self.query(f"SELECT * EXCLUDE (in_order, with_baseline) FROM {table}")
         return rows.loc[(rows.attention == attention) & (rows.reference == reference)]
 
-    def _selected(
-        self, rows: DataFrame, attention: str | None, size: str | None, context: int | None
-    ) -> DataFrame:
+    def _selected(self, rows: DataFrame, **wanted: str | int | None) -> DataFrame:
         """The rows with these values, numbered from 0."""
-        for name, wanted in (("attention", attention), ("size", size), ("context", context)):
-            if wanted is not None:
-                self._check(name, wanted)
-                rows = rows.loc[(rows[name] == wanted).fillna(False).astype(bool)]
+        for name, value in wanted.items():
+            if value is not None:
+                self._check(name, value)
+                rows = rows.loc[(rows[name] == value).fillna(False).astype(bool)]
         return rows.reset_index(drop=True)
 
     def _check(self, name: str, wanted: object) -> None:
-        known: dict[str, list[Any]] = {
-            "attention": self.attentions, "size": self.sizes, "context": self.contexts
-        }  # fmt: skip
-        if wanted not in known[name]:
-            raise UserError(
-                f"{self.folder} has no {name} {wanted!r}; {choose(wanted, known[name])}"
-            )
+        known: list[Any] = getattr(self, f"{name}s")
+        if wanted not in known:
+            raise UserError(f"{self.folder} has no {name} {wanted!r}; {choose(wanted, known)}")
 
 
 def _check_folder(folder: Path) -> None:
     """Raise UserError if a folder has no study, with the studies that are near."""
-    is_study = folder.is_dir() and (
-        published.is_folder(folder) or (folder / "study.json").is_file()
-    )
-    if is_study:
+    if folder.is_dir() and (published.is_folder(folder) or (folder / "study.json").is_file()):
         return
+    marks = ("*/study.json", f"{published.FOLDER}/final_loss.csv")
     near = [folder.parent, folder.parent / "results", folder]
-    known = {
-        str(path.parent)
-        for each in near
-        for pattern in ("*/study.json", f"{published.FOLDER}/final_loss.csv")
-        for path in each.glob(pattern)
-    }
+    known = {str(path.parent) for place in near for mark in marks for path in place.glob(mark)}
     problem = "has no study.json" if folder.is_dir() else "does not exist"
     others = choose(folder, sorted(known)) if known else "no study is near it"
     raise UserError(f"{folder} {problem}; give the folder of a study: {others}")
-
-
-def _ends_of(contexts: list[int]) -> str:
-    return " to ".join(f"{context:,}" for context in dict.fromkeys((contexts[0], contexts[-1])))

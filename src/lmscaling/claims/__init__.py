@@ -31,7 +31,6 @@ from pandas import DataFrame
 
 from lmscaling import formatting, registry
 from lmscaling.claims._judgement import VERDICTS, Claim, Judgement, untested
-from lmscaling.claims._queries import FORMS
 from lmscaling.claims._timed import TIMED
 from lmscaling.errors import UserError, choose
 from lmscaling.files import write_json
@@ -60,6 +59,10 @@ FAILED = """
     GROUP BY attention ORDER BY attention
 """
 """Runs that diverged or exploded, and have no loss to compare."""
+
+WHOLE = ("linear attention", "linear state")
+"""Beginnings of the forms of linear attention without chunks. Claims compare chunks with them, so
+that they play no candidate."""
 
 ON_CPU = "SELECT DISTINCT setup FROM measurements WHERE dtype = 'float32'"
 """Setups without a GPU, on which products are in bfloat16."""
@@ -194,7 +197,9 @@ def _casts(claim: Claim, others: list[tuple[str, str, str]]) -> list[Roles]:
     casts = []
     for attention, method, baseline in others:
         candidate = method if by_method else attention
-        if attention == baseline or candidate in FORMS or (claim.of_form and attention != of):
+        if attention == baseline or candidate.startswith(WHOLE):
+            continue
+        if claim.of_form and attention != of:
             continue
         opponents = {m if by_method else a: None for a, m, _ in others if a == baseline}
         for opponent in [usual] if baseline == usual.partition(" ")[0] else opponents:

@@ -8,11 +8,12 @@ counts only if it is the same for all standard deviations that other studies hav
 Legend: ``s`` standard deviation of one run, nats.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pandas import DataFrame
 from scipy.stats import t
 
@@ -32,6 +33,7 @@ CURVES = """
 
 Cell = tuple[str, int, str]
 """Size, context and role."""
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,31 +62,28 @@ class Estimate:
         return found if found.assumed is None else replace(found, assumed=self.spread.sd)
 
 
-def pair(size: str, context: int) -> dict[Cell, float]:
+def pair(size: str, context: int, weight: float = 1.0) -> dict[Cell, float]:
     """Weights of the gap of the candidate to the baseline."""
-    return {(size, context, "candidate"): 1.0, (size, context, "baseline"): -1.0}
+    return {(size, context, "candidate"): weight, (size, context, "baseline"): -weight}
 
 
-def slope_weights(x_n: ArrayLike) -> NDArray:
-    """Weights with which values at ``x`` make the slope of their regression line."""
+def slope(of_n: Sequence[K], x_n: ArrayLike) -> dict[K, float]:
+    """Weights with which the losses or gaps at ``x`` make the slope of their regression line."""
     x = np.asarray(x_n, dtype=float)
     centred = x - x.mean()
-    return centred / (centred @ centred)
+    return dict(zip(of_n, centred / (centred @ centred), strict=True))
 
 
-def combine(parts: Iterable[Mapping[Cell, float]], weights: Iterable[float]) -> dict[Cell, float]:
-    """The weighted sum of contrasts."""
-    total: dict[Cell, float] = {}
-    for part, weight in zip(parts, weights, strict=True):
-        for cell, own in part.items():
-            total[cell] = total.get(cell, 0.0) + weight * own
-    return total
+def gap_slope(places: Sequence[tuple[str, int]], x_n: ArrayLike) -> dict[Cell, float]:
+    """The same of the gaps at some sizes and contexts."""
+    weights = slope(places, x_n).items()
+    return {cell: w for place, weight in weights for cell, w in pair(*place, weight).items()}
 
 
-def mean(parts: Iterable[Mapping[Cell, float]]) -> dict[Cell, float]:
-    """The mean of contrasts."""
-    parts = list(parts)
-    return combine(parts, [1 / len(parts)] * len(parts))
+def mean(contrasts: Collection[Mapping[Cell, float]]) -> dict[Cell, float]:
+    """The mean of contrasts of different cells."""
+    share = 1 / len(contrasts)
+    return {cell: share * weight for one in contrasts for cell, weight in one.items()}
 
 
 def estimate(
@@ -207,7 +206,7 @@ def judge_mean(
     beside it.
     """
     found = estimate(rows, contrasts)
-    total = estimate(rows, {"": mean(contrasts[label] for label in found)}).get("")
+    total = estimate(rows, {"": mean([contrasts[label] for label in found])}).get("")
     verdict, noise = within(found.values(), low, high)
     return Judgement(
         verdict=verdict, number=total and total.value, interval=total and total.interval,

@@ -35,20 +35,17 @@ def _decided(
                      rests_on=points(rows), why=why)  # fmt: skip
 
 
-def orders(rows: DataFrame, threshold: float, claimed: int, first: str, second: str) -> Judgement:
+def orders(rows: DataFrame, threshold: float, claimed: int) -> Judgement:
     """All ratios are ``10 ** claimed`` within ``threshold`` orders of magnitude."""
     off = (np.log10(rows.ratio) - claimed).abs()
-    outside = rows.loc[off > threshold]
-    why = (
-        f"{second} takes {rows.ratio.min():.1f} to {rows.ratio.max():.1f} times as long as {first}"
-    )
+    outside, first = rows.loc[off > threshold], rows.iloc[0]
+    why = f"{first.baseline} takes {rows.ratio.min():.1f} to {rows.ratio.max():.1f} times as long"
+    why += f" as {first.challenger}"
     why += f"; not about {10**claimed} at {places(outside)}." if len(outside) else "."
     return _decided(outside.empty, rows.ratio[off.idxmax()], rows.ratio, rows, why)
 
 
-def settled_orders(
-    rows: DataFrame, threshold: float, claimed: int, first: str, second: str
-) -> Judgement:
+def settled_orders(rows: DataFrame, threshold: float, claimed: int) -> Judgement:
     """The ratios at the longest contexts are ``10 ** claimed``, and change no more."""
     last = rows.merge(_last_slopes(rows, ["sweep", "size"], "ratio", MODERATE))
     if last.empty:
@@ -61,24 +58,21 @@ def settled_orders(
             f"longest common contexts, {growth.min():.1f} to {growth.max():.1f} times that of half "
             f"the context at {', '.join(points(moving))}."
         )
-    return orders(last, threshold, claimed, first, second)
+    return orders(last, threshold, claimed)
 
 
 def always_faster(rows: DataFrame, threshold: float, short: int) -> Judgement:
     """All ratios are above the threshold, at contexts from ``short`` tokens on."""
     slower = rows.loc[rows.ratio <= threshold]
     shortest = rows.groupby("size", sort=False).context.min()
-    open_sizes = shortest[shortest > short].index.tolist()
     verdict, why = "holds", f"Faster at all {len(rows)} points: {places(rows)}."
     if len(slower):
         verdict = "fails"
         why = f"Not faster at {len(slower)} of {len(rows)} points: {places(slower)}."
-    elif open_sizes:
+    elif late := shortest[shortest > short].index.tolist():
         verdict = "not tested"
-        why = (
-            f"Faster at all {len(rows)} points, but {', '.join(open_sizes)} was not timed at "
-            f"{short:,} tokens or fewer."
-        )
+        why = f"Faster at all {len(rows)} points, but {', '.join(late)} was not timed at "
+        why += f"{short:,} tokens or fewer."
     return _decided(verdict, rows.ratio.min(), rows.ratio, rows, why)
 
 
@@ -116,10 +110,8 @@ def mostly_fastest(rows: DataFrame, threshold: float, fewest: int) -> Judgement 
 
 def best_chunk(rows: DataFrame, threshold: float, claimed: int) -> Judgement | None:
     """The time with the claimed chunk is the least, where smaller and larger ones were timed."""
-    tuned = rows.groupby(["sweep", "method", "batch", "context"]).filter(
-        lambda part: (
-            part.chunk.min() < claimed < part.chunk.max() and claimed in part.chunk.tolist()
-        )
+    tuned = rows.groupby(["sweep", "attention", "implementation", "batch", "context"]).filter(
+        lambda part: part.chunk.min() < claimed < part.chunk.max() and claimed in {*part.chunk}
     )
     if tuned.empty:
         return None
@@ -212,17 +204,14 @@ def ratio_grows(rows: DataFrame, threshold: float) -> Judgement | None:
 
 
 def slopes_near(
-    rows: DataFrame, threshold: float, by: list[str], shortest: int, twos: tuple[str, ...] = ()
+    rows: DataFrame, threshold: float, by: list[str], shortest: int, claimed: list[int]
 ) -> Judgement | None:
-    """The slopes of times at the longest contexts are 2 for the methods ``twos`` and 1 for others.
-
-    A series reaches a context of at least ``shortest``.
-    """
-    slopes = _last_slopes(rows, by, "seconds", shortest)
-    expected = slopes.method.isin(twos) + 1
-    if set(expected) != ({1, 2} if twos else {1}):
+    """The slopes of times at the longest contexts are the expected ones, among them all that are
+    claimed. A series reaches a context of at least ``shortest``."""
+    slopes = _last_slopes(rows, [*by, "expected"], "seconds", shortest)
+    if {*slopes.expected} != {*claimed}:
         return None
-    off = (slopes.slope - expected).abs()
+    off = (slopes.slope - slopes.expected).abs()
     outside = slopes.loc[off > threshold]
     parts = [
         f"{name} {part.slope.min():.2f} to {part.slope.max():.2f}"
@@ -247,15 +236,16 @@ def _last_slopes(rows: DataFrame, by: list[str], value: str, shortest: int) -> D
     return DataFrame(found, columns=[*by, "context", "slope"])
 
 
-def exponents(rows: DataFrame, threshold: float, long: int) -> Judgement | None:
-    """The exponents of time and memory in the length are as expected, up to ``long`` tokens."""
+def exponents(rows: DataFrame, threshold: float, long: int, claimed: list[int]) -> Judgement | None:
+    """The exponents of time and memory in the length are the expected ones, among them all that are
+    claimed, up to ``long`` tokens."""
     found = [
         (expected, f"{method} {value}", fitted)
         for (method, expected, *_), part in series(rows, ["method", "expected", "sweep", "size"])
         for value in ("seconds", "bytes")
         if part.context.max() >= long and (fitted := regression.exponent(part.context, part[value]))
     ]
-    if {expected for expected, *_ in found} != {1, 2}:
+    if {expected for expected, *_ in found} != {*claimed}:
         return None
     verdict = overall(
         inside(interval, expected - threshold, expected + threshold)

@@ -31,7 +31,9 @@ def judge(rows: DataFrame) -> Judgement:
     found = _contrasts.estimate(losses, gaps)
     if not found:
         return untested(f"No size has curves of both attentions at {CONTEXT:,} tokens.")
-    total = _contrasts.estimate(losses, {"": _contrasts.mean(gaps[size] for size in found)}).get("")
+    total = _contrasts.estimate(losses, {"": _contrasts.mean([gaps[size] for size in found])}).get(
+        ""
+    )
     verdict, noise = _contrasts.within([total] if total else found.values(), high=THRESHOLD)
     return Judgement(
         verdict=verdict, number=total and total.value, interval=total and total.interval,

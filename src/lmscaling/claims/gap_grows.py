@@ -52,10 +52,8 @@ def _growth(losses: DataFrame) -> dict[str, dict[_contrasts.Cell, float]]:
         both = part.groupby("context").role.nunique()
         contexts = both[both == 2].index.tolist()
         if len(contexts) >= FEWEST:
-            gaps = (_contrasts.pair(str(size), context) for context in contexts)
-            growth[str(size)] = _contrasts.combine(
-                gaps, _contrasts.slope_weights(np.log2(contexts))
-            )
+            places = [(str(size), context) for context in contexts]
+            growth[str(size)] = _contrasts.gap_slope(places, np.log2(contexts))
     return growth
 
 

@@ -55,8 +55,7 @@ def judge(rows: DataFrame) -> Judgement:
     for dataset, claimed in CLAIMED.items():
         own = rows.loc[rows.dataset == dataset]
         for size, context in own[["size", "context"]].drop_duplicates().itertuples(index=False):
-            gap = _contrasts.pair(size, context)
-            bits = {cell: weight / np.log(2) for cell, weight in gap.items()}
+            bits = _contrasts.pair(size, context, 1 / np.log(2))
             for one in _contrasts.estimate(own, {f"{dataset} with {size}": bits}).values():
                 parts[one.value] = f"{one.value:+.3f} on {one.label} (claimed {claimed:+.3f})"
                 excess.append(replace(one, value=one.value - claimed))

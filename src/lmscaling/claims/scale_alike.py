@@ -38,12 +38,8 @@ def judge(rows: DataFrame) -> Judgement:
     means = means.reindex(columns=["candidate", "baseline"]).dropna().reset_index()
     for context, part in means.groupby("context"):
         if part.params.nunique() > 1:
-            weights = _contrasts.slope_weights(np.log(part.params))
-            slopes[int(context)] = {
-                (size, int(context), role): sign * weight
-                for size, weight in zip(part["size"], weights, strict=True)
-                for role, sign in (("candidate", 1), ("baseline", -1))
-            }
+            places = [(size, int(context)) for size in part["size"]]
+            slopes[int(context)] = _contrasts.gap_slope(places, np.log(part.params))
     logs = rows.assign(loss=np.log(rows.loss))
     labels = {f"{context:,}": weights for context, weights in slopes.items()}
     found = _contrasts.estimate(logs, labels, unit=float(rows.loss.mean()))

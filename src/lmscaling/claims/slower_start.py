@@ -35,11 +35,8 @@ def judge(rows: DataFrame) -> Judgement:
     for (size, role), part in series(losses, ["size", "role"]):
         contexts = sorted(part.context.unique().tolist())
         if len(contexts) >= FEWEST:
-            weights = _contrasts.slope_weights(np.log2(contexts))
-            growth[f"{size} {{{role}}}"] = {
-                (size, context, role): weight
-                for context, weight in zip(contexts, weights, strict=True)
-            }
+            cells = [(size, context, role) for context in contexts]
+            growth[f"{size} {{{role}}}"] = _contrasts.slope(cells, np.log2(contexts))
     found = _contrasts.estimate(losses, growth)
     if len({label.split()[-1] for label in found}) < 2:
         return untested(f"Curves of both attentions at {FEWEST} contexts are missing.")

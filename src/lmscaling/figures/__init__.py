@@ -41,6 +41,22 @@ MARGIN = 0.06
 
 DRAWN = "drawn.json"
 
+MASKED = "In the runs of this study, attention does not cross documents."
+
+COUNTS = """
+    SELECT what, map_from_entries(list((status, n)))
+    FROM (
+        SELECT if(branch IS NULL, 'cells', 'branches') AS what, status, count(*) AS n
+        FROM planned GROUP BY ALL
+    )
+    GROUP BY what ORDER BY what DESC
+"""
+
+ORDER = (
+    "done", "diverged", "exploded", "oom", "out_of_tokens", "no_trunk", "damaged",
+    "held", "running", "interrupted", "pending",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Caption:
@@ -69,11 +85,6 @@ def caption(name: str) -> Caption:
     words = (found.caption if isinstance(found, Entry) else found.__doc__).split()
     title, _, text = " ".join(words).partition(". ")
     return Caption(title.rstrip("."), text)
-
-
-def is_empty(name: str, folder: Path) -> bool:
-    """Whether a saved figure has no data, because the study has no rows for its query."""
-    return n_rows(name, folder) == 0
 
 
 def n_rows(name: str, folder: Path) -> int:
@@ -149,30 +160,15 @@ def _note(db: duckdb.DuckDBPyConnection, rows: DataFrame) -> str:
     return "\n".join(filter(None, notes))
 
 
-MASKED = "In the runs of this study, attention does not cross documents."
-
-
 def unfinished_note(db: duckdb.DuckDBPyConnection) -> str:
     """Cells and branches of the study by status; empty if all are done."""
-    cells = _count_statuses(db, "cells", "branch IS NULL")
-    branches = _count_statuses(db, "branches", "branch IS NOT NULL")
-    return f"{cells} {branches}".strip()
-
-
-def _count_statuses(db: duckdb.DuckDBPyConnection, what: str, condition: str) -> str:
-    query = f"SELECT status, count(*) FROM planned WHERE {condition} GROUP BY status"
-    counts = dict(db.sql(query).fetchall())
-    planned = sum(counts.values()) - counts.get("skipped", 0)
-    if counts.get("done", 0) == planned:
-        return ""
-    parts = [f"{counts[s]} {s.replace('_', ' ')}" for s in ORDER if counts.get(s)]
-    return f"Of {planned} {what}: {', '.join(parts)}."
-
-
-ORDER = (
-    "done", "diverged", "exploded", "oom", "out_of_tokens", "no_trunk", "damaged",
-    "held", "running", "interrupted", "pending",
-)  # fmt: skip
+    sentences = []
+    for what, counts in db.sql(COUNTS).fetchall():
+        planned = sum(counts.values()) - counts.get("skipped", 0)
+        parts = [f"{counts[s]} {s.replace('_', ' ')}" for s in ORDER if s in counts]
+        if counts.get("done", 0) < planned:
+            sentences.append(f"Of {planned} {what}: {', '.join(parts)}.")
+    return " ".join(sentences)
 
 
 def save_all(exports: Path, folder: Path, blank: bool = True) -> Iterator[Path]:

@@ -27,9 +27,8 @@ COLUMNS = 3
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     shown = law_panels.fullest(rows, "attention", "size")
     optima = law_panels.fitted(db, "best_contexts", shown, "attention", "size")
-    colours = style.palette(rows.attention.tolist())
-    attentions = [name for name in colours if name in set(rows.attention)]
-    looks = {name: (colours[name], style.marker(name)) for name in attentions}
+    colours = style.palette(rows.attention)
+    looks = {name: (colour, style.marker(name)) for name, colour in colours.items()}
     sizes = style.sizes_of(rows)
     figure, panels = style.panels(len(sizes), COLUMNS, 2.6, sharex=False, sharey=False)
     for size, axes in zip(sizes, panels, strict=True):
@@ -41,7 +40,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     marks = [Line2D([], [], color="white", marker="*", mec="black", markersize=9,
                     label="best context")] if any(intervals) else []  # fmt: skip
     ranges = law_panels.interval_handles(intervals)
-    keys = style.attention_handles(colours, attentions, True)
+    keys = style.attention_handles(colours, colours, True)
     style.legend(figure, [*keys, *marks, *ranges], 7)
     law_panels.footnote(figure, shown)
     return figure

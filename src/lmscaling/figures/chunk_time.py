@@ -4,10 +4,9 @@ implementation. Bars are quartiles over repeats. A cross at the upper edge marks
 ran out of memory, a plus one that exceeded the time limit.
 """
 
-from typing import Any
+from itertools import cycle
 
 from duckdb import DuckDBPyConnection
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame
@@ -30,57 +29,35 @@ QUERY = """
 """
 
 
+STAR = {"marker": "*", "color": "white", "markeredgecolor": "black", "markersize": 9, "zorder": 5}
+
+
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    methods = list(style.methods(rows.method.tolist()))
     timed = set(rows[["size", "method"]].itertuples(index=False, name=None))
-    wanted = [(s, m) for m in methods for s in style.sizes_of(rows) if (s, m) in timed]
-    shades = _context_shades(rows)
-    figure, panels = speed.page(rows, len(wanted), handles=_legend(shades))
+    methods, sizes = speed.methods(rows.method.tolist()), style.sizes_of(rows)
+    wanted = [(s, m) for m in methods for s in sizes if (s, m) in timed]
+    shades = _shades(sorted(rows.context.unique()))
+    fastest = Line2D([], [], linestyle="", label="fastest", **STAR)
+    figure, panels = speed.page(rows, len(wanted), handles=[*speed.handles_of(shades), fastest])
     for axes, (size, method) in zip(panels, wanted, strict=True):
         part = rows.loc[(rows["size"] == size) & (rows.method == method)]
-        _draw_panel(axes, part, shades, speed.looks(rows))
+        part = part.assign(method=part.context.map(_name))
+        speed.lines(axes, part, "milliseconds", speed.looks(rows), x="chunk", known=shades)
+        done = part.loc[part.milliseconds.notna()]
+        best = done.groupby(["method", "source", "setup", "sweep"]).milliseconds.idxmin()
+        axes.plot(done.chunk[best], done.milliseconds[best], linestyle="", **STAR)
         axes.set_title(f"{size}, {method}")
     speed.powers_of_two(panels, rows.chunk, "Chunk (tokens)")
     speed.log_scale(panels, speed.STEP_TIME)
     return figure
 
 
-def _context_shades(rows: DataFrame) -> dict[int, style.Method]:
+def _name(context: int) -> str:
+    return f"context {style.tokens(context)}"
+
+
+def _shades(contexts: list[int]) -> dict[str, speed.Method]:
     """The look of each context: the colour of linear attention, darker for longer ones."""
-    contexts = sorted(rows.context.unique())
     shades = style.shades(style.COLOURS["linear"], len(contexts) + 3)[3:]  # the first are too light
-    return {
-        context: style.Method(shade, style.MARKERS[i % len(style.MARKERS)])
-        for i, (context, shade) in enumerate(zip(contexts, shades, strict=True))
-    }
-
-
-def _draw_panel(
-    axes: Axes,
-    rows: DataFrame,
-    shades: dict[int, style.Method],
-    looks: dict[tuple[str, str], speed.Look],
-) -> None:
-    groups: list[tuple[Any, DataFrame]] = list(
-        rows.groupby(["context", "source", "setup", "sweep"])
-    )
-    for (context, source, setup, _), part in groups:
-        speed.line(axes, part, "chunk", "milliseconds", shades[context], looks[source, setup])
-        done = part[part.milliseconds.notna()]
-        if len(done):
-            best = done.loc[done.milliseconds.idxmin()]
-            axes.plot(best.chunk, best.milliseconds, **STAR)
-
-
-STAR = {"marker": "*", "color": "white", "markeredgecolor": "black", "markersize": 9, "zorder": 5}
-
-
-def _legend(shades: dict[int, style.Method]) -> list[Line2D]:
-    return [
-        *(
-            Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5,
-                   label=f"context {style.tokens(context)}")
-            for context, look in shades.items()
-        ),
-        Line2D([], [], linestyle="", label="fastest", **STAR),
-    ]  # fmt: skip
+    looks = zip(shades, cycle(style.MARKERS), strict=False)
+    return {_name(c): speed.Method(*look) for c, look in zip(contexts, looks, strict=False)}

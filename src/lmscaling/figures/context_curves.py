@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame
 
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import law_panels, style
 
 SECTION = "learning"
 
@@ -34,7 +34,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     variants = [
         (attention, source)
         for source in sorted(set(rows.source))
-        for attention in style.palette(rows.attention.tolist())
+        for attention in style.palette(rows.attention)
         if ((rows.attention == attention) & (rows.source == source)).any()
     ]
     mixed = style.mixes_sources(rows.source)
@@ -51,12 +51,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for attention, source in variants
     ]
     tops, sides = (sizes, names) if is_turned else (names, sizes)
-    for top, bottom, title in zip(panels[0], panels[-1], tops, strict=True):
-        top.set_title(title)
-        bottom.set_xlabel("Updates")
-    for places, side in zip(panels, sides, strict=True):
-        places[0].set_ylabel("Training loss\n(nats per token)")
-        style.label_row(places[-1], side.replace(" ", "\n"))
+    sides = [side.replace(" ", "\n") for side in sides]
+    law_panels.label_grid(panels, tops, sides, "Updates", "Training loss\n(nats per token)")
     handles = [Line2D([], [], color=c, label=f"{context:,}") for context, c in colours.items()]
     style.legend(figure, handles, title="Context (tokens)")
     return figure

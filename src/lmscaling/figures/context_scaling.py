@@ -26,7 +26,7 @@ QUERY = f"""{ENDS.rstrip()}
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    colours, shades = style.palette(rows.attention.tolist()), style.shades_of(rows)
+    colours, shades = style.palette(rows.attention), style.shades_of(rows)
     attentions = list(dict.fromkeys(attention for attention, _ in shades))
     known = spreads(rows)
     figure, panels = style.panels(len(attentions), 2, 2.6)
@@ -37,7 +37,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             own, mixed = part.loc[part["size"] == size], style.mixes_sources(rows.source)
             ends.draw(axes, own, "context", shade, known, mixed, shift)
         ends.label_unequal(axes, part, "context")
-        style.mark_unusual(axes, part, "context", "loss", colours)
+        ends.mark_unusual(axes, part, "context", "loss", colours)
         style.context_scale(axes, rows.context, 7)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set_title(f"{attention} attention")

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures.shared import speed, style
+from lmscaling.figures.shared import speed
 from lmscaling.fits import slopes
 
 SECTION = "speed"
@@ -46,7 +46,7 @@ def _write_slopes(axes: Axes, rows: DataFrame, column: str) -> None:
     """The exponents of the methods of the first sweep, in their colours."""
     own = rows.loc[rows[["source", "setup", "sweep", "size"]].eq(rows.iloc[0]).all(axis=1)]
     own = own.loc[own[column].notna()]
-    methods = style.methods(own.method.tolist())
+    methods = speed.methods(own.method.tolist())
     told = {name: _slope(own.loc[own.method == name], column) for name in methods}
     for i, (name, text) in enumerate((name, text) for name, text in told.items() if text):
         axes.text(

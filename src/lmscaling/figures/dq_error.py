@@ -30,7 +30,7 @@ QUERY = """
 """
 
 SPREAD = "{} layers"
-VALUES = style.Method("0.3", "o")
+VALUES = speed.Method("0.3", "o")
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
@@ -45,11 +45,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         speed.log_scale([left], "Error of dq (%)")
         left.set_title(size)
         # The values are the same for every method, so those of one method are drawn.
-        for (source, setup, method), values in part.groupby(["source", "setup", "method"]):
-            if method == part.method.iloc[0]:
-                look = speed.looks(rows)[str(source), str(setup)]
-                values = values.assign(status="done")
-                speed.line(right, values, "context", "mean_over_sd", VALUES, look)
+        values = part.loc[part.method == part.method.iloc[0]].assign(status="done", method="v")
+        speed.lines(right, values, "mean_over_sd", speed.looks(rows), known={"v": VALUES})
         speed.log_scale([right], "")
         right.set_ylabel("Mean of v (standard deviations)")
         right.set_title(size)

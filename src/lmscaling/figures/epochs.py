@@ -44,7 +44,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     key = ["attention", "size", "context"]
     cells = list(rows[key].drop_duplicates().itertuples(index=False, name=None))
     places = rows[["size", "context"]].drop_duplicates()
-    colours = style.palette(rows.attention.tolist())
+    colours = style.palette(rows.attention)
     figure, panels = style.panels(len(cells), COLUMNS, 1.7)
     for axes, (name, size, context) in zip(panels, cells, strict=True):
         own = rows.loc[(rows[key] == [name, size, context]).all(axis=1)]

@@ -40,8 +40,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     budgets = sorted(set(shown.budget))
     shades = sns.color_palette("crest", len(budgets)).as_hex()
     looks = dict(zip(budgets, zip(shades, cycle(style.MARKERS), strict=False), strict=True))
-    colours, grows = style.palette(rows.attention.tolist()), best.best.notna().any()
-    figure, panels = style.grid(len(contexts), len(attentions) + int(grows), 1.9, sharex="col")
+    colours, grows = style.palette(rows.attention), int(best.best.notna().any())
+    figure, panels = style.grid(len(contexts), len(attentions) + grows, 1.9, sharex="col")
     unit = rows.unit.iloc[0]
     for context, row in zip(contexts, panels, strict=True):
         laws = best.loc[best.context == context]
@@ -55,15 +55,14 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         if grows:
             _draw_growth(row[-1], laws, colours)
             row[-1].set_ylabel("Best N (parameters)")
-        row[0].set_ylabel("Loss\n(nats per token)")
-        style.label_row(row[-1], f"context {style.tokens(context)}")
-    for attention, top, bottom in zip(attentions, panels[0], panels[-1], strict=False):
-        law_panels.title_above_note(top, f"{attention} attention")
-        bottom.set_xlabel("N (parameters)")
-        bottom.tick_params(labelbottom=True)
+    tops = [f"{attention} attention" for attention in attentions] + [""] * grows
+    sides = [f"context {style.tokens(context)}" for context in contexts]
+    law_panels.label_grid(panels, tops, sides, "N (parameters)", "Loss\n(nats per token)")
+    for axes in panels[-1, : len(attentions)]:
+        axes.tick_params(labelbottom=True)
     if grows:
         label = "Productive time (hours)" if unit == "hours" else "Budget (updates)"
-        panels[-1][-1].set_xlabel(label)
+        panels[-1, -1].set_xlabel(label)
     style.legend(figure, _handles(looks, unit, attentions if grows else [], colours), 7)
     law_panels.footnote(figure, every)
     return figure

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame, isna, notna
 
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import ends, style
 from lmscaling.fits import lr_optimum
 from lmscaling.fits.rows import Row, interval_of
 
@@ -43,12 +43,11 @@ LINE = 0.16
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    colours = style.palette(rows.attention.tolist())
-    attentions = [name for name in colours if name in set(rows.attention)]
+    colours = style.palette(rows.attention)
     optima = db.table("best_rates").df()
     panels = rows[["size", "context"]].drop_duplicates()
     most = rows.groupby(["size", "context"]).attention.nunique().max()
-    lines, legend = LINE * max(0, most - 2), LINE * (len(attentions) // 4)
+    lines, legend = LINE * max(0, most - 2), LINE * (len(colours) // 4)
     figure, places = style.panels(
         len(panels), COLUMNS, 2.7 + lines, top=0.5 + legend, sharex=False, sharey=False
     )
@@ -63,7 +62,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         axes.set_xlabel("Learning rate (per update)")
     for axes in places[::COLUMNS]:
         axes.set_ylabel("Validation loss (nats per token)")
-    style.legend(figure, _legend(attentions, colours), 4)
+    style.legend(figure, _legend(colours), 4)
     return figure
 
 
@@ -74,7 +73,7 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[str, str]) -> None:
         axes.plot(mean.index, mean, color=colour, linewidth=1.2)
         dots = part[~part.status.isin(style.FAILED)]
         axes.scatter(dots.lr, dots.val_loss, color=colour, s=18, zorder=3)
-    style.mark_unusual(axes, rows, "lr", "val_loss", colours)
+    ends.mark_unusual(axes, rows, "lr", "val_loss", colours)
     for lr in {f"{rate:.6g}" for rate in rows.lr / rows.lr_scale}:
         axes.axvline(float(lr), color="0.4", linewidth=1.0, linestyle=":")
     style.log_scale(axes, "x", style.spread(sorted(set(rows.lr)), MOST_TICKS), _rate)
@@ -108,9 +107,9 @@ def _rate(lr: float) -> str:
     return f"{float(digits):g}e{int(power)}"
 
 
-def _legend(attentions: list[str], colours: dict[str, str]) -> list[Line2D]:
+def _legend(colours: dict[str, str]) -> list[Line2D]:
     return [
-        *(Line2D([], [], color=colours[name], marker="o", label=name) for name in attentions),
+        *(Line2D([], [], color=c, marker="o", label=name) for name, c in colours.items()),
         Line2D([], [], color="0.4", linestyle=":", label="rate of the study"),
         Line2D([], [], color="white", marker="*", mec="black", markersize=10, label="optimum"),
     ]

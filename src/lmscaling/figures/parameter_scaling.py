@@ -24,24 +24,23 @@ QUERY = f"""{ENDS.rstrip()}
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    colours, mixed = style.palette(rows.attention.tolist()), style.mixes_sources(rows.source)
-    attentions = [name for name in colours if name in set(rows.attention)]
+    colours, mixed = style.palette(rows.attention), style.mixes_sources(rows.source)
     contexts, known = sorted(rows.context.unique()), spreads(rows)
-    bars = ends.shifts(len(attentions), rows.params)
+    bars = ends.shifts(len(colours), rows.params)
     figure, panels = style.panels(len(contexts), 3, 2.1)
     for context, axes in zip(contexts, panels, strict=True):
         part = rows.loc[rows.context == context]
-        for attention, shift in zip(attentions, bars, strict=True):
+        for (attention, colour), shift in zip(colours.items(), bars, strict=True):
             own = part.loc[part.attention == attention]
-            ends.draw(axes, own, "params", colours[attention], known, mixed, shift)
+            ends.draw(axes, own, "params", colour, known, mixed, shift)
         ends.label_unequal(axes, part, "params")
-        style.mark_unusual(axes, part, "params", "loss", colours)
+        ends.mark_unusual(axes, part, "params", "loss", colours)
         axes.set_title(f"context {context:,}")
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlim(rows.params.min() / 1.3, rows.params.max() * 1.3)  # also of a single size
         style.count_scale(axes)
     style.label_outer(panels, "N (parameters)", style.loss_label(rows))
-    handles = style.attention_handles(colours, attentions, False)
+    handles = style.attention_handles(colours, colours, False)
     style.legend(figure, handles + style.published_handle(rows.source))
     ends.note(figure, known)
     return figure

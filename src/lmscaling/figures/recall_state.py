@@ -28,7 +28,7 @@ QUERY = """
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     tasks = rows.task.unique().tolist()
-    colours = style.palette(rows.attention.tolist())
+    colours = style.palette(rows.attention)
     figure, (panels,) = style.grid(1, len(tasks), 2.3, sharey=True)
     for axes, task in zip(panels, tasks, strict=True):
         own = rows.loc[(rows.task == task) & rows.accuracy.notna()]

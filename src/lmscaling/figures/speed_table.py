@@ -1,5 +1,7 @@
 """Figures of the speed study that are a panel for each size, and differ in methods and column."""
 
+from typing import Any
+
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -8,31 +10,34 @@ from pandas import DataFrame
 from lmscaling.figures.shared import speed, style
 from lmscaling.figures.shared.entry import Entry
 
-
-def draw_steps(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    return speed.by_size(rows, "milliseconds", speed.STEP_TIME)[0]
-
-
-def draw_step_time(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    figure, panels = speed.by_size(rows, "milliseconds", speed.STEP_TIME)
-    for size, axes in panels.items():
-        _draw_slopes(axes, rows.loc[(rows["size"] == size) & rows.milliseconds.notna()])
-    return figure
-
-
-def draw_memory(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    spread = "maximum of {} repeats"
-    return speed.by_size(rows, "gigabytes", "Peak memory (GB)", spread=spread)[0]
+STEPS = """
+    SELECT source, setup, sweep, size, params, method, context, batch, chunk, repeats, status,
+        1e3 * seconds / batch AS milliseconds,
+        1e3 * lower_seconds / batch AS lower_milliseconds,
+        1e3 * upper_seconds / batch AS upper_milliseconds
+    FROM speeds
+    WHERE kind = 'time_step' AND {}
+    ORDER BY ALL
+"""
+"""Times of steps, milliseconds of one sequence."""
 
 
-def draw_speed_up(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    figure, panels = speed.by_size(rows, "speed_up", "Speed-up (fastest softmax = 1)")
-    for axes in panels.values():
-        speed.line_at_one(axes)
-    return figure
+def _by_size(column: str, label: str, *, slopes: bool = False, one: bool = False, **options) -> Any:
+    """Draw a panel for each size, with guides of ``slopes``, or a line at ``one``."""
+
+    def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+        figure, panels = speed.by_size(rows, column, label, **options)
+        for size, axes in panels.items():
+            if slopes:
+                _draw_slopes(axes, rows.loc[(rows["size"] == size) & rows[column].notna()])
+            if one:
+                speed.line_at_one(axes)
+        return figure
+
+    return draw
 
 
-def draw_decode_time(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+def _draw_decode_time(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     batches = sorted(rows.batch.unique())
     wanted = [(size, batch) for size in style.sizes_of(rows) for batch in batches]
     columns = len(batches) if len(batches) > 1 else None
@@ -74,19 +79,11 @@ chunked_materialized stores the states of all chunks. Softmax without a stored a
 have no height: a cross is a context that ran out of memory, a plus one that exceeded the time
 limit.
 """,
-        """
-    SELECT source, setup, sweep, size, params, method, context, batch, chunk, repeats, status,
-        1e3 * seconds / batch AS milliseconds,
-        1e3 * lower_seconds / batch AS lower_milliseconds,
-        1e3 * upper_seconds / batch AS upper_milliseconds
-    FROM speeds
-    WHERE kind = 'time_step' AND method IN (
+        STEPS.format("""method IN (
         'linear chunked', 'linear chunked_materialized', 'linear attention_parallel',
         'linear state_parallel', 'softmax flash', 'softmax flash4', 'softmax cudnn'
-    )
-    ORDER BY ALL
-""",
-        draw_steps,
+    )"""),
+        _by_size("milliseconds", speed.STEP_TIME),
         "speed",
     ),
     "decode_time": Entry(
@@ -105,7 +102,7 @@ memory, a plus one that exceeded the time limit.
     WHERE kind = 'time_decode'
     ORDER BY ALL
 """,
-        draw_decode_time,
+        _draw_decode_time,
         "speed",
     ),
     "formulations": Entry(
@@ -118,19 +115,11 @@ context, one panel for each size; a step has as many sequences as have the token
 published steps have one. Bars are quartiles over repeats. Marks at the upper edge have no height: a
 cross is a context that ran out of memory, a plus one that exceeded the time limit.
 """,
-        """
-    SELECT source, setup, sweep, size, params, method, context, batch, repeats, status,
-        1e3 * seconds / batch AS milliseconds,
-        1e3 * lower_seconds / batch AS lower_milliseconds,
-        1e3 * upper_seconds / batch AS upper_milliseconds
-    FROM speeds
-    WHERE kind = 'time_step' AND method IN (
+        STEPS.replace(" chunk,", "").format("""method IN (
         'linear attention', 'linear attention_parallel_no_flash', 'linear attention_parallel',
         'linear state', 'linear state_parallel'
-    )
-    ORDER BY ALL
-""",
-        draw_steps,
+    )"""),
+        _by_size("milliseconds", speed.STEP_TIME),
         "speed",
     ),
     "memory": Entry(
@@ -151,7 +140,7 @@ values and are excluded.
     QUALIFY max(peak_memory_bytes) OVER (PARTITION BY source, setup) > 0
     ORDER BY ALL
 """,
-        draw_memory,
+        _by_size("gigabytes", "Peak memory (GB)", spread="maximum of {} repeats"),
         "speed",
     ),
     "speed_up": Entry(
@@ -179,7 +168,7 @@ measured.
     WHERE s.attention <> 'softmax'
     ORDER BY ALL
 """,
-        draw_speed_up,
+        _by_size("speed_up", "Speed-up (fastest softmax = 1)", one=True),
         "speed",
     ),
     "step_time": Entry(
@@ -192,21 +181,13 @@ token (state) or in chunks of tokens (chunked). Bars are quartiles over repeats.
 grow linearly (1) and quadratically (2) with the context. Marks at the upper edge have no height: a
 cross is a context that ran out of memory, a plus one that exceeded the time limit.
 """,
-        """
-    SELECT source, setup, sweep, size, params, method, context, batch, chunk, repeats, status,
-        1e3 * seconds / batch AS milliseconds,
-        1e3 * lower_seconds / batch AS lower_milliseconds,
-        1e3 * upper_seconds / batch AS upper_milliseconds
-    FROM speeds
-    WHERE kind = 'time_step' AND (
+        STEPS.format("""(
         method IN (
             'softmax flash', 'softmax flash4', 'softmax no_flash', 'softmax cudnn', 'linear state',
             'linear chunked'
         ) OR attention NOT IN ('softmax', 'linear')
-    )
-    ORDER BY ALL
-""",
-        draw_step_time,
+    )"""),
+        _by_size("milliseconds", speed.STEP_TIME, slopes=True),
         "speed",
     ),
 }

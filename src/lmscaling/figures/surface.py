@@ -45,23 +45,15 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     shown = every.loc[every.attention.isin(attentions) & every.context.isin(contexts)]
     surfaces = law_panels.fitted(db, "surfaces", shown, "attention", "context").to_dict("records")
     laws = {(law["attention"], law["context"]): law for law in surfaces}
-    drawn = {
-        key: shown.loc[(shown.attention == key[0]) & (shown.context == key[1])] for key in laws
-    }
+    drawn = dict(list(shown.groupby(["attention", "context"])))
     left = {key: _residuals(drawn[key], law) for key, law in laws.items()}
     figure, panels = style.grid(len(attentions), len(contexts), 2.6, sharex=True, sharey=True)
     residuals = np.abs(np.concatenate([*left.values(), []]))
     scale = _scale_residuals(residuals) if len(residuals) else _scale_losses(shown.loss)
     held_out = law_panels.fitted(db, "held_out", shown, "attention", "context")
-    notes = {
-        key: _describe(
-            law, held_out.loc[(held_out.attention == key[0]) & (held_out.context == key[1])]
-        )
-        for key, law in laws.items()
-    }
-    most = max(
-        (text.count("\n") for (a, _), text in notes.items() if a == attentions[0]), default=0
-    )
+    notes = {key: _describe(law, held_out) for key, law in laws.items()}
+    first = [text.count("\n") for (a, _), text in notes.items() if a == attentions[0]]
+    most = max(first, default=0)
     for i, attention in enumerate(attentions):
         for j, context in enumerate(contexts):
             key, axes = (attention, context), panels[i, j]
@@ -72,16 +64,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             if isinstance(laws[key]["drawn"], np.ndarray):
                 _draw_surface(axes, drawn[key], laws[key])
             missing = 0 if i else most - notes[key].count("\n")  # titles of a row at one height
-            law_panels.panel_note(
-                axes, "\n" * missing + notes[key], 30 if len(contexts) > 2 else 50
-            )
-            if not i:
-                law_panels.title_above_note(axes, f"context {style.tokens(context)}")
-        style.label_row(panels[i, -1], f"{attention} attention")
-    for axes in panels[-1]:
-        axes.set_xlabel("N (parameters)")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("D (tokens)")
+            width = 30 if len(contexts) > 2 else 50
+            law_panels.panel_note(axes, "\n" * missing + notes[key], width)
+    tops = [f"context {style.tokens(context)}" for context in contexts]
+    sides = [f"{attention} attention" for attention in attentions]
+    law_panels.label_grid(panels, tops, sides, "N (parameters)", "D (tokens)")
     bar = figure.colorbar(
         scale, ax=panels, location="bottom", shrink=0.5, aspect=40, ticks=MaxNLocator(4),
         extend="both" if len(residuals) else "neither", format="%g",
@@ -166,6 +153,7 @@ def _describe(law: Row, held_out: DataFrame) -> str:
     lines = [f"a = {law['a_opt']:.2f} ({law_panels.format_interval(interval)})"]
     if notna(law["g"]):
         lines[0] += f", g = {law['g']:.2f}"
-    for by, status in zip(held_out["by"], held_out.status, strict=True):
+    own = (held_out.attention == law["attention"]) & (held_out.context == law["context"])
+    for by, status in held_out.loc[own, ["by", "status"]].itertuples(index=False):
         lines.append(f"forecast by {by}: {status.replace('_', ' ')}")
     return "\n".join(lines)

@@ -31,7 +31,7 @@ QUERY = """
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     tasks = rows.task.unique().tolist()
-    colours = style.palette(rows.attention.tolist())
+    colours = style.palette(rows.attention)
     figure, places = style.grid(2, len(tasks), 1.65, sharex="col")
     for column, task in enumerate(tasks):
         top, bottom = places[:, column]

@@ -39,12 +39,9 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         rows, len(contexts) * len(columns), columns=len(contexts), height=2.4, sharey=False
     )
     wanted = [(column, context) for column in columns for context in contexts]
-    methods, looks = style.methods(rows.method.tolist()), speed.looks(rows)
     for axes, (column, context) in zip(panels, wanted, strict=True):
         part = rows.loc[rows.context == context]
-        for (method, source, setup), line in part.groupby(["method", "source", "setup"]):
-            look = looks[str(source), str(setup)]
-            speed.line(axes, line, "params", column, methods[str(method)], look)
+        speed.lines(axes, part, column, speed.looks(rows), x="params")
         axes.set_title(f"{part.batch.max()} sequences of {style.tokens(context)} tokens")
         style.count_scale(axes)
         axes.set_xlabel("N (parameters)")

@@ -33,9 +33,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     laws = law_panels.fitted(db, "time_laws", shown, "size", "context")
     curves = db.sql(CURVES).df()
     curves = curves.loc[(curves.source == min(rows.source)) & (curves.spent > curves.budget / 50)]
-    colours = style.palette(rows.attention.tolist())
-    attentions = [name for name in colours if name in set(rows.attention)]
-    looks = {name: (colours[name], style.marker(name)) for name in attentions}
+    colours = style.palette(rows.attention)
+    looks = {name: (colour, style.marker(name)) for name, colour in colours.items()}
     sizes, contexts = style.sizes_of(rows), law_panels.widest_contexts(shown)
     figure, panels = style.grid(len(sizes), len(contexts), 1.9, sharex=True)
     for size, row in zip(sizes, panels, strict=True):
@@ -48,13 +47,10 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                 law_panels.placeholder(axes, "no run has reached a share of the budget")
                 continue
             _draw_panel(axes, known, fitted, runs, looks, width=132 // len(contexts))
-        row[0].set_ylabel("Loss (nats per token)")
-        style.label_row(row[-1], size)
-    unit = rows.unit.iloc[0]
-    for context, top, bottom in zip(contexts, panels[0], panels[-1], strict=True):
-        law_panels.title_above_note(top, f"context {style.tokens(context)}")
-        bottom.set_xlabel("Time (hours)" if unit == "hours" else "Budget (updates)")
-    style.legend(figure, style.attention_handles(colours, attentions, True), 7)
+    x = "Time (hours)" if rows.unit.iloc[0] == "hours" else "Budget (updates)"
+    tops = [f"context {style.tokens(context)}" for context in contexts]
+    law_panels.label_grid(panels, tops, sizes, x, "Loss (nats per token)")
+    style.legend(figure, style.attention_handles(colours, colours, True), 7)
     law_panels.footnote(figure, shown)
     return figure
 

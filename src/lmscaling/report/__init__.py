@@ -7,10 +7,8 @@ offline; without scripts it lacks the curves, sorting and copying.
 """
 
 import base64
-import csv
-import io
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 
 import jinja2
 from duckdb import DuckDBPyConnection
+from pandas import DataFrame
 
 from lmscaling import __version__, claims, figures, registry
 from lmscaling.claims import Judged
@@ -28,19 +27,15 @@ from lmscaling.figures.shared import style
 from lmscaling.files import write_text
 from lmscaling.report import (
     answer,
-    cells,
     chart,
     checklist,
-    comparisons,
     contest,
     forecasts,
-    laws,
-    losses,
     provenance,
     question,
     rates,
     scoreboard,
-    speed_crossings,
+    tables,
     verdicts,
     words,
 )
@@ -49,18 +44,6 @@ from lmscaling.report.contest import Contest, Evidence
 from lmscaling.report.table import SECTIONS, Table
 from lmscaling.store import published
 from lmscaling.store.build import connect
-
-TABLES: tuple[Callable[[DuckDBPyConnection], list[Table]], ...] = (
-    cells.tables,
-    losses.tables,
-    rates.tables,
-    speed_crossings.tables,
-    laws.tables,
-    forecasts.tables,
-    comparisons.tables,
-    provenance.tables,
-)
-"""Sources of tables, in the order of the tables within a section, without that of the claims."""
 
 LONG = 24
 """Tables with more rows are folded."""
@@ -101,11 +84,10 @@ def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
         db.execute(f"SET file_search_path = '{search_path}'")  # the plan's query reads plan.json
         shown = _figures(study / "figures", alone)
         verdicts_on = claims.judge_all(db) if verdicts_on is None else verdicts_on
-        tables = [table for tables_of in TABLES for table in tables_of(db)]
-        tables += verdicts.tables(verdicts_on)
-        tables += provenance.plan_tables(study / "plan.json")
+        known = [*tables.tables(db), *forecasts.tables(db), *verdicts.tables(verdicts_on)]
+        known += provenance.plan_tables(study / "plan.json")
         if record:
-            tables.append(checklist.table(db, record.study, study, tables))
+            known.append(checklist.table(db, record.study, study, known))
         evidence = contest.read(db, "measured" if record else "published")
         judged = contest.judge(evidence)
         said = answer.write(
@@ -127,7 +109,7 @@ def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
             title=f"{record.study.study}: scaling study" if record else "Published numbers",
             commands=command or f"lmscaling figures {study}",
             paragraphs=question.paragraphs(db, record.study if record else None),
-            sections=_sections(shown, [_table(db, t) for t in tables if t.rows]),
+            sections=_sections(shown, [_table(db, t) for t in known if t.rows]),
             cites=bool(db.sql("FROM cells WHERE source = 'published' LIMIT 1").fetchall()),
         )
     write_text(study / "report.html", text)
@@ -173,7 +155,7 @@ def page(
         palette=style.palette(names), dashes=DASHES,
         title=title, answer=said, board=board, board_says=list(board_says), paragraphs=paragraphs,
         sections=list(sections), commands=commands,
-        csv=_csv(judged) if any(judged.edges.values()) else "",
+        csv=_csv(judged),
         bibtex=BIBTEX + (published.BIBTEX if cites else ""),
         citation=published.CITATION if cites else "",
         versions=f"lmscaling {__version__}, duckdb {version('duckdb')}, "
@@ -183,18 +165,16 @@ def page(
 
 def _csv(judged: Contest) -> str:
     """The gaps of the map, one row for each candidate, cell and axis."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(CSV)
+    rows = []
     for axis, of in judged.edges.items():
         for candidate, edges in of.items():
-            for (size, context), edge in edges.items():
+            for cell, edge in edges.items():
                 numbers = edge.gap, edge.interval.low, edge.interval.high, edge.spread.sd
-                rows.writerow([
-                    candidate, judged.baseline, size, context, axis, edge.spent or "",
+                rows.append((
+                    candidate, judged.baseline, *cell, axis, edge.spent or "",
                     *(f"{x:.5f}" for x in numbers), edge.spread.basis, edge.seeds, edge.side,
-                ])  # fmt: skip
-    return text.getvalue()
+                ))  # fmt: skip
+    return DataFrame(rows, columns=[*CSV]).to_csv(index=False) if rows else ""
 
 
 def _sections(shown: list[dict[str, Any]], tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -218,27 +198,24 @@ def _sections(shown: list[dict[str, Any]], tables: list[dict[str, Any]]) -> list
 
 def _figures(folder: Path, alone: bool) -> list[dict[str, Any]]:
     """The figures that have data; of published numbers alone only some are drawn."""
-    names = [n for n in registry.figures() if not alone or (folder / f"{n}.svg").is_file()]
-    for path in (folder / f"{name}.{kind}" for name in names for kind in ("svg", "csv")):
-        if not path.is_file():
-            raise UserError(f"figure {path} does not exist; run snakemake figures to draw it")
-    return [_figure(name, folder) for name in names if not figures.is_empty(name, folder)]
-
-
-def _figure(name: str, folder: Path) -> dict[str, Any]:
-    module, caption = figures.load(name), figures.caption(name)
-    group, label = getattr(module, "SWITCH", ("", ""))
-    return {
-        "name": name,
-        "section": module.SECTION,
-        "title": caption.title,
-        "text": caption.text,
-        "query": dedent(module.QUERY).strip(),
-        "n_rows": figures.n_rows(name, folder),
-        "svg": base64.b64encode((folder / f"{name}.svg").read_bytes()).decode(),
-        "switch": group,
-        "label": label,
-    }
+    found = []
+    for name in registry.figures():
+        svg, rows = folder / f"{name}.svg", folder / f"{name}.csv"
+        if alone and not svg.is_file():
+            continue
+        for path in (svg, rows):
+            if not path.is_file():
+                raise UserError(f"figure {path} does not exist; run snakemake figures to draw it")
+        if n_rows := figures.n_rows(name, folder):
+            module, caption = figures.load(name), figures.caption(name)
+            group, label = getattr(module, "SWITCH", ("", ""))
+            found.append({
+                "name": name, "section": module.SECTION, "title": caption.title,
+                "text": caption.text, "query": dedent(module.QUERY).strip(), "n_rows": n_rows,
+                "svg": base64.b64encode(svg.read_bytes()).decode(),
+                "switch": group, "label": label,
+            })  # fmt: skip
+    return found
 
 
 def _table(db: DuckDBPyConnection, table: Table) -> dict[str, Any]:
@@ -248,13 +225,8 @@ def _table(db: DuckDBPyConnection, table: Table) -> dict[str, Any]:
     shown = [i for i in range(len(table.head)) if any(row[i] for row in table.rows)]
     status = table.head.index("status") if "status" in table.head else None
     return {
-        "name": table.name,
-        "section": table.section,
-        "title": table.title,
-        "note": table.note,
-        "query": query,
-        "n_rows": len(db.sql(query)),
-        "head": [table.head[i] for i in shown],
+        "name": table.name, "section": table.section, "title": table.title, "note": table.note,
+        "query": query, "n_rows": len(db.sql(query)), "head": [table.head[i] for i in shown],
         "lines": [
             {
                 "status": "" if status is None else row[status].replace(" ", "_"),
@@ -264,4 +236,4 @@ def _table(db: DuckDBPyConnection, table: Table) -> dict[str, Any]:
         ],
         "text": {place for place, i in enumerate(shown) if i in table.text},
         "folded": table.folded or len(table.rows) > LONG,
-    }
+    }  # fmt: skip

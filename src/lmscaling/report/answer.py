@@ -15,10 +15,11 @@ from typing import Any
 
 from lmscaling.config import study_file
 from lmscaling.fits.noise import FEWEST_DEGREES
-from lmscaling.report import timing, words
+from lmscaling.report import scores, timing, words
 from lmscaling.report.contest import AXES, Cell, Contest, Edge, Evidence, Row
+from lmscaling.report.scores import FAILED, Score
 from lmscaling.report.sentences import Sentences
-from lmscaling.report.timing import Timing
+from lmscaling.report.timing import KINDS, Timing, Timings
 
 SIGNS = {"ahead": "▲", "behind": "▼", "undecided": "◆", "": ""}
 MOST_SEEDS = 20
@@ -27,14 +28,7 @@ FEW = 3
 """Cells that are named; more are counted."""
 EMPTY = ("not told", "not timed")
 """What a tile says that has no numbers."""
-FAILED = ("diverged", "exploded")
 TO_COME = ("pending", "running", "interrupted", "held")
-KINDS = {"time_step": "training steps", "time_decode": "sampling"}
-
-Timings = Mapping[tuple[str, str], Timing | None]
-"""By kind and candidate."""
-Scored = dict[str, tuple[str, float | None]]
-"""Texts of the scoreboard by column, and the numbers by which they are sorted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +44,6 @@ class Tile:
     @property
     def sign(self) -> str:
         return SIGNS[self.side]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """A row of the scoreboard."""
-
-    attention: str
-    size: str
-    cells: tuple[tuple[str, float | None], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +94,7 @@ def write(
         wanted=wanted, verdicts=[*verdicts], rate_warnings=rate_warnings, stale=stale,
         **_facts(contest, evidence, timings),
     )  # fmt: skip
-    head, scores = _scores(contest, evidence.cells, timings)
+    head, scored = scores.of(contest, evidence.cells, timings)
     untold = (entry.split(": ", 1) for entry in says.all("untold"))
     return Answer(
         question=says.one("question"),
@@ -120,7 +105,7 @@ def write(
         command=todo,
         untold=tuple((what, why) for what, why in untold),
         score_head=head,
-        scores=scores,
+        scores=scored,
     )
 
 
@@ -191,14 +176,9 @@ def _reach(contest: Contest, name: str, edges: Mapping[Cell, Edge]) -> dict[str,
             "least": edges[near], "most": edges[far]}  # fmt: skip
 
 
-def _ratios(contest: Contest, name: str) -> dict[Cell, float]:
-    """Spent by the baseline over spent by a candidate at the last loss of both, by cell."""
-    return {cell: r for (candidate, cell), r in contest.multipliers.items() if candidate == name}
-
-
 def _cost(contest: Contest, name: str) -> dict[str, Any] | None:
     """How much sooner one of the two reached the same loss; None if hardly."""
-    ratios = _ratios(contest, name)
+    ratios = contest.ratios(name)
     middle = median(ratios.values()) if ratios else 1.0
     first, second = (contest.baseline, name) if middle < 1 else (name, contest.baseline)
     middle = max(middle, 1 / middle)
@@ -242,20 +222,12 @@ def _loss_tile(says: Sentences, contest: Contest, name: str, axes: list[str]) ->
         reason = f"if seeds differ by {max(assumed):.2g}" if assumed else "(95 %)"
         parts.append({
             "axis": AXES[axis], "record": says.one("record", contest.tally(name, axis)),
-            "reach": _span(edges), "sure": f"each ±{half:.2g} {reason}",
+            "reach": words.span(edges), "sure": f"each ±{half:.2g} {reason}",
         })  # fmt: skip
     tally = contest.tally(name, axes[0])
     side = max(("undecided", "ahead", "behind"), key=lambda s: tally[s])
     side = "undecided" if tally["ahead"] == tally["behind"] else side
     return Tile(title=title, side=side, says=parts[0]["record"], text=says.one("losses", parts))
-
-
-def _span(edges: Iterable[Edge]) -> str:
-    """``+0.01 to +0.27``, the least and the largest gap."""
-    edges = sorted(edges, key=lambda edge: edge.gap)
-    digits = max(map(words.digits, edges))
-    ends = (words.signed(edge.gap, digits) for edge in (edges[0], edges[-1]))
-    return " to ".join(dict.fromkeys(ends))
 
 
 def _time_tile(says: Sentences, found: Timing | None, title: str) -> Tile:
@@ -342,77 +314,3 @@ def _hours(cells: list[Row]) -> float:
     """Hours of training of one seed of all finished cells."""
     done = [row for row in cells if row["status"] == "done" and row["hours"]]
     return sum(row["hours"] for row in done) / (len({row["seed"] for row in done}) or 1)
-
-
-HEADS = {
-    "loss": ("best loss", "nats per token"),
-    "context": ("at context", "tokens"),
-    "gap": ("gap to {}", "nats, over contexts"),
-    "ahead": ("won", "cells"),
-    "undecided": ("open", "cells"),
-    "behind": ("lost", "cells"),
-    "needs": ("{} needs", "times the {}, median"),
-    "time_step": ("step", "times as fast, longest"),
-    "time_decode": ("sampling", "times as fast, longest"),
-    "spikes": ("spikes", "per 10,000 updates"),
-    "failed": ("failed", "runs"),
-}
-"""Heads of the scoreboard with their units; braces hold the baseline, and the axis."""
-
-
-def _scores(
-    contest: Contest, cells: list[Row], timings: Timings
-) -> tuple[tuple[tuple[str, str], ...], tuple[Score, ...]]:
-    """One row for each attention and size that has a finished run; columns without any value are
-    left out."""
-    rows = []
-    for size in contest.sizes:
-        for name in (contest.baseline, *contest.candidates):
-            own = [r for r in cells if r["size"] == size and r["attention"] == name]
-            if any(row["status"] == "done" for row in own):
-                rows.append((name, size, _runs(own) | _compared(contest, name, size, timings)))
-    kept = [column for column in HEADS if any(column in found for *_, found in rows)]
-    head = ((what.format(contest.baseline), unit.format(AXES[contest.axis]))
-            for what, unit in (HEADS[column] for column in kept))  # fmt: skip
-    return tuple(head), tuple(
-        Score(attention=name, size=size, cells=tuple(found.get(c, ("", None)) for c in kept))
-        for name, size, found in rows
-    )
-
-
-def _runs(rows: list[Row]) -> Scored:
-    """The lowest mean loss of a context, spikes, and runs that have failed."""
-    known: dict[int, list[float]] = defaultdict(list)
-    for row in rows:
-        if row["loss"] is not None and row["is_final"]:
-            known[row["context"]].append(row["loss"])
-    found: Scored = {}
-    if known:
-        loss, context = min((fmean(losses), context) for context, losses in known.items())
-        found["loss"] = f"{loss:.3f}", loss
-        found["context"] = words.format_context(context), context
-    updates = sum(row["updates"] or 0 for row in rows if row["spikes"] is not None)
-    if updates:
-        rate = sum(row["spikes"] or 0 for row in rows) / updates
-        found["spikes"] = f"{1e4 * rate:.2g}", rate
-    if failed := sum(row["status"] in FAILED for row in rows):
-        found["failed"] = str(failed), failed
-    return found
-
-
-def _compared(contest: Contest, name: str, size: str, timings: Timings) -> Scored:
-    """Gaps, verdicts and times of a candidate at a size."""
-    found: Scored = {"gap": ("baseline", None)} if name == contest.baseline else {}
-    own = contest.edges[contest.axis].get(name, {})
-    if edges := [edge for cell, edge in own.items() if cell[0] == size]:
-        tally = Counter(edge.side for edge in edges)
-        found["gap"] = _span(edges), median(edge.gap for edge in edges)
-        found |= {side: (str(tally[side]), tally[side]) for side in SIGNS if side}
-    if ratios := [ratio for cell, ratio in _ratios(contest, name).items() if cell[0] == size]:
-        found["needs"] = words.times([median(ratios)]), median(ratios)
-    for kind in KINDS:
-        timed = timings.get((kind, name))
-        if at := {c: r.value for (s, c), r in timed.ratios.items() if s == size} if timed else {}:
-            context, ratio = max(at.items())
-            found[kind] = f"{words.times([ratio])} at {words.format_context(context)}", ratio
-    return found

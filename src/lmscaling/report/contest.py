@@ -49,6 +49,8 @@ SPEEDS = """
     ORDER BY ALL
 """
 
+SIDES = ("ahead", "behind", "undecided")
+
 BASELINE = "FROM {table} WHERE source = $source AND with_baseline"
 
 Cell = tuple[str, int]
@@ -130,6 +132,10 @@ class Contest:
     def tally(self, candidate: str, axis: str) -> Counter[str]:
         """Number of cells by side."""
         return Counter(edge.side for edge in self.edges[axis].get(candidate, {}).values())
+
+    def ratios(self, candidate: str) -> dict[Cell, float]:
+        """Spent by the baseline over spent by a candidate at the last loss of both, by cell."""
+        return {cell: r for (name, cell), r in self.multipliers.items() if name == candidate}
 
     @property
     def closest(self) -> tuple[str, Cell] | None:

@@ -6,9 +6,10 @@ from scipy.stats import fisher_exact
 from lmscaling import figures
 from lmscaling.config import code
 from lmscaling.config.study import Study
+from lmscaling.fits.rows import Row
 from lmscaling.report import rates
 from lmscaling.report.sentences import Sentences
-from lmscaling.report.table import Row, query_rows
+from lmscaling.report.table import query_rows
 from lmscaling.report.words import join_names
 from lmscaling.store import published
 

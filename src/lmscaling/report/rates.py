@@ -1,52 +1,17 @@
-"""The optimal learning rate of cells that were trained with several rates."""
+"""What the best learning rates say of a comparison of attentions."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 
 import duckdb
-from pandas import isna
 
-from lmscaling.report.table import Column, Row, Table, format_number, of_rows, query_rows
-
-QUERY = "FROM best_rates"
-NOTE = (
-    "With two rates on each side of it, the optimum is the minimum of a polynomial in the "
-    "logarithm of the rate, with its interval from the scatter of seeds, which are paired over "
-    "rates. With one rate on a side it is the vertex of the parabola through the lowest loss and "
-    "its two neighbours, whose error is unknown. The gain is the loss at the study's rate minus "
-    "that at the optimum, or at the best tried rate if there is no optimum. Only rates that are "
-    "finished with every seed are used. A run that deviates from the others of its seed and rate, "
-    "where there are three seeds, is left out."
-)
-
-
-def _gain(row: Row) -> str:
-    return "" if isna(row["gain"]) or row["tried"] == 1 else f"{row['gain']:.4f}"
-
-
-COLUMNS = (
-    Column("attention", "attention"),
-    Column("size", "size"),
-    Column("context (tokens)", "context", "{:,}".format),
-    Column("rates", "tried", str),
-    Column("optimum (per update)", "rate", format_number),
-    Column("multiple of the study's rate", "scale", format_number),
-    Column("gain (nats per token)", _gain, str),
-    Column("status", "why"),
-)
-
-
-def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """Optimal rates by attention, size and context."""
-    note = NOTE + "".join(f" Warning: {warning}." for warning in warnings(db))
-    title = "Optimal learning rates"
-    return [of_rows(db, COLUMNS, name="rates", section="learning", title=title, note=note,
-                     query=QUERY)]  # fmt: skip
+from lmscaling.fits.rows import Row
+from lmscaling.report.table import query_rows
 
 
 def warnings(db: duckdb.DuckDBPyConnection) -> list[str]:
     """What makes a comparison of the attentions of a store unfair."""
-    return unfair(query_rows(db, QUERY))
+    return unfair(query_rows(db, "FROM best_rates"))
 
 
 def unfair(rates: Iterable[Row]) -> list[str]:

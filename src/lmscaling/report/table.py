@@ -1,13 +1,11 @@
 """Tables of the report: sections, rows of queries and the format of their values."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import duckdb
-from pandas import isna
 
-from lmscaling.fits.rows import Row, interval_of
 from lmscaling.fits.uncertainty import Interval
 
 SECTIONS = {
@@ -48,69 +46,6 @@ class Table:
     def __post_init__(self) -> None:
         assert self.section in SECTIONS, self.section
         assert all(len(row) == len(self.head) for row in self.rows), self.name
-
-
-Form = Callable[[Any], str]
-
-
-class Column(NamedTuple):
-    """A column of a table whose rows are those of a query or of a table in ``store/fits.sql``."""
-
-    head: str
-    """With the unit in brackets."""
-    of: str | Callable[[Row], str]
-    """Name of the number, which is written with its interval where it has one, or a function of the
-    row."""
-    form: Callable[[Any], str] | None = None
-    """How a value is written; None for text, which is left-aligned."""
-
-    def __call__(self, row: Row) -> str:
-        return self.of(row) if callable(self.of) else written(row, self.of, self.form or str)
-
-
-def written(row: Row, name: str, form: Callable[[Any], str] = str) -> str:
-    """A number of a row with its interval, if it has one; a missing number is empty."""
-    return "" if isna(row[name]) else with_interval(row[name], interval_of(row, name), form)
-
-
-def of_numbers(columns: Sequence[Column], rows: Iterable[Row], **values: Any) -> Table:
-    """A table with a line for each row of numbers; ``values`` are its other fields."""
-    text = frozenset(i for i, column in enumerate(columns) if column.form is None)
-    lines = tuple(tuple(column(row) for column in columns) for row in rows)
-    return Table(head=tuple(column.head for column in columns), rows=lines, text=text, **values)
-
-
-def of_rows(db: duckdb.DuckDBPyConnection, columns: Sequence[Column], **values: Any) -> Table:
-    """The same for the rows of its ``query``."""
-    return of_numbers(columns, query_rows(db, values["query"]), **values)
-
-
-FORMS: dict[type, Form] = {str: str, int: "{:,}".format, float: "{:.3g}".format}
-
-
-def of_query(
-    db: duckdb.DuckDBPyConnection, name: str, section: str, title: str, *, query: str, note: str,
-    **forms: Form,
-) -> Table:  # fmt: skip
-    """A table of the rows of a query, whose columns are named as they are shown, units in brackets.
-
-    ``forms`` says how a column is written that ``FORMS`` does not fit, by the first word of its
-    name. A missing value is empty. Columns of text without such a form are left-aligned.
-    """
-    rows = query_rows(db, query)
-    head = tuple(rows[0]) if rows else ()
-    of = [forms.get(column.split()[0]) for column in head]
-    is_text = [all(isinstance(row[column], str | None) for row in rows) for column in head]
-    lines = (
-        tuple(
-            "" if value is None else (form or FORMS[type(value)])(value)
-            for form, value in zip(of, row.values(), strict=True)
-        )
-        for row in rows
-    )
-    text = frozenset(i for i, form in enumerate(of) if is_text[i] and form is None)
-    return Table(name=name, section=section, title=title, note=note, query=query, head=head,
-                 rows=tuple(lines), text=text)  # fmt: skip
 
 
 def query_rows(

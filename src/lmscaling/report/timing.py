@@ -1,7 +1,7 @@
 """How many times as fast a candidate is: training steps and sampled tokens."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,12 @@ class Timing:
     def is_repeated(self) -> bool:
         """Whether quartiles are known."""
         return any(ratio.low != ratio.high for ratio in self.ratios.values())
+
+
+KINDS = {"time_step": "training steps", "time_decode": "sampling"}
+
+Timings = Mapping[tuple[str, str], Timing | None]
+"""By kind and candidate."""
 
 
 def compare(

@@ -57,6 +57,14 @@ def gap(edge: Edge, reason: bool = True) -> str:
     )
 
 
+def span(edges: Iterable[Edge]) -> str:
+    """``+0.01 to +0.27``, the least and the largest gap."""
+    edges = sorted(edges, key=lambda edge: edge.gap)
+    n = max(map(digits, edges))
+    ends = (signed(edge.gap, n) for edge in (edges[0], edges[-1]))
+    return " to ".join(dict.fromkeys(ends))
+
+
 def times(values: Iterable[float]) -> str:
     """Ratios such as ``0.90 to 1.02`` times."""
     least, *_, most = known if len(known := sorted(values)) > 1 else known * 2

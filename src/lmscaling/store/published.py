@@ -39,6 +39,10 @@ REMEDY = (
 )
 
 
+ROWS = "read_csv(?, header = true, delim = ',', all_varchar = true)"
+"""The rows of a file, as text."""
+
+
 def is_folder(folder: Path) -> bool:
     """Whether a folder of results holds the published numbers and no study."""
     return folder.resolve().name == FOLDER
@@ -78,9 +82,10 @@ def add(db: duckdb.DuckDBPyConnection, folder: Path) -> None:
             )
         if not path.read_bytes().endswith(b"\n"):
             raise UserError(f"published numbers {path}: its last line is cut; {REMEDY}")
-        rows = "read_csv(?, header = true, delim = ',', all_varchar = true)"
         try:
-            db.execute(f"INSERT INTO published_{stem} BY NAME FROM {rows}", [str(path)])
+            db.execute(f"INSERT INTO published_{stem} BY NAME FROM {ROWS}", [str(path)])
+        except duckdb.ConstraintException:
+            raise UserError(f"published numbers {_refused(db, stem, path)}; {REMEDY}") from None
         except duckdb.Error as error:
             problem = str(error).splitlines()[0]
             raise UserError(f"published numbers {path}: {problem}; {REMEDY}") from None
@@ -88,3 +93,18 @@ def add(db: duckdb.DuckDBPyConnection, folder: Path) -> None:
     problems = db.sql("FROM published_problems ORDER BY file DESC, problem LIMIT 1")
     for stem, text in problems.fetchall():
         raise UserError(f"published numbers {folder / stem}.csv: it {text}; {REMEDY}")
+
+
+def _refused(db: duckdb.DuckDBPyConnection, stem: str, path: Path) -> str:
+    """The line of a file that its table refuses, and why."""
+    rows = db.execute(f"FROM {ROWS}", [str(path)]).df()
+    for i in range(len(rows)):
+        one = rows.iloc[[i]]  # which the statement names
+        try:
+            db.execute(f"INSERT INTO published_{stem} BY NAME FROM one")
+        except duckdb.ConstraintException as error:
+            text = ",".join(one.iloc[0].fillna(""))
+            is_missing = "NOT NULL" in str(error)
+            why = "no number where one is needed" if is_missing else "a number that is not positive"
+            return f"{path}:{i + 2}: the row {text!r} has {why}"
+    raise AssertionError(path)

@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.markers import CARETUP
 from numpy.typing import NDArray
 from pandas import DataFrame, Series
 
 from lmscaling.figures.shared import style
-from lmscaling.fits.ends import Cell, has_ended, is_equal
+from lmscaling.fits.ends import UNFINISHED, Cell, has_ended, is_equal
 from lmscaling.fits.noise import Spread
 
 
@@ -75,6 +76,23 @@ def label_unequal(axes: Axes, rows: DataFrame, x: str) -> None:
             axes.annotate(
                 text, (at, loss), (0, -4 - 7 * above), textcoords="offset points",
                 ha="center", va="top", fontsize="x-small", color="0.25", zorder=5,
+            )  # fmt: skip
+
+
+def mark_unusual(axes: Axes, rows: DataFrame, x: str, y: str, colours: dict[str, str]) -> None:
+    """Draw hollow markers over unfinished runs, and an arrow at the upper edge for each failed run,
+    whose loss would be above any other."""
+    for attention, part in rows[rows.status.isin(UNFINISHED)].groupby("attention"):
+        axes.scatter(
+            part[x], part[y],
+            marker="o", facecolor="white", edgecolor=colours[str(attention)], s=28, zorder=4,
+        )  # fmt: skip
+    for attention, part in rows[rows.status.isin(style.FAILED)].groupby("attention"):
+        for at in part[x]:
+            axes.plot(
+                [at, at], [0.9, 1.0], color=colours[str(attention)], linewidth=1.2, zorder=4,
+                marker=CARETUP, markersize=6, markevery=[1], clip_on=False,
+                transform=axes.get_xaxis_transform(),
             )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def panels_of(rows: DataFrame) -> dict[str, DataFrame]:
     """The rows of each attention and source by panel title, measured rows first."""
     panels = {}
     for source in sorted(set(rows.source)):
-        for attention in style.palette(rows.attention.tolist()):
+        for attention in style.palette(rows.attention):
             part = rows.loc[(rows.attention == attention) & (rows.source == source)]
             if len(part):
                 origin = ", published" if source == "published" else ""

@@ -14,6 +14,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 from pandas import DataFrame
 
 from lmscaling.figures.shared import style
@@ -49,7 +50,7 @@ MOST_ALIKE = 4
 def attentions(rows: DataFrame) -> list[str]:
     """The attentions that were trained at several sizes, or the first ones if none was."""
     sizes = rows.groupby("attention")["size"].nunique().to_dict()
-    names = [name for name in style.palette(rows.attention.tolist()) if name in sizes]
+    names = [name for name in style.palette(rows.attention) if name in sizes]
     return [name for name in names if sizes[name] > 1] or names[:MOST_ALIKE]
 
 
@@ -71,6 +72,17 @@ def title_above_note(axes: Axes, title: str) -> None:
     """Set the centred title of a panel, above its note."""
     note = axes.get_title(loc="left")
     axes.set_title(title + "\n" * (1 + note.count("\n") if note else 0))
+
+
+def label_grid(panels: NDArray, tops: Iterable[str], sides: Iterable[str], x: str, y: str) -> None:
+    """Label the columns of a grid above the notes of its first row, its rows at the right, and the
+    axes at its lower and left edges."""
+    for top, bottom, title in zip(panels[0], panels[-1], tops, strict=True):
+        title_above_note(top, title)
+        bottom.set_xlabel(x)
+    for row, side in zip(panels, sides, strict=True):
+        row[0].set_ylabel(y)
+        style.label_row(row[-1], side)
 
 
 def placeholder(axes: Axes, text: str, width: int = 26) -> None:

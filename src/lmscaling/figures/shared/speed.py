@@ -19,6 +19,33 @@ from pandas import DataFrame, Series
 
 from lmscaling.figures.shared import style
 
+
+@dataclass(frozen=True)
+class Method:
+    """Colour and marker of one implementation of an attention."""
+
+    colour: str
+    marker: str
+
+
+METHODS = {
+    "softmax": Method(style.COLOURS["softmax"], "o"),
+    "softmax flash": Method(style.COLOURS["softmax"], "o"),
+    "softmax flash4": Method("#00A99D", "X"),
+    "softmax cudnn": Method("#2B1A5E", "D"),
+    "softmax no_flash": Method("#7CC6F2", "s"),
+    "linear": Method(style.COLOURS["linear"], "^"),
+    "linear chunked": Method(style.COLOURS["linear"], "^"),
+    "linear chunked_materialized": Method("#D8AE6A", "v"),
+    "linear attention": Method("#949494", "P"),
+    "linear attention_parallel": Method("#1B7F3B", "<"),
+    "linear attention_parallel_no_flash": Method("#CC78BC", ">"),
+    "linear state": Method("#A3000B", "p"),
+    "linear state_parallel": Method("#C9BC1F", "h"),
+}
+"""Methods of the speed study in the order of legends. Softmax flash and linear chunked have the
+colour of their attention; the other colours remain distinct for colour-blind readers."""
+
 ENDS = {
     "oom": ("x", "out of memory"), "slow": ("+", "too slow"), "failed": ("1", "failed"),
     "wrong": ("2", "wrong, not timed"),
@@ -59,6 +86,17 @@ def looks(rows: DataFrame) -> dict[tuple[str, str], Look]:
     return measured | {pair: Look(pair[0], ":", 0.9, False) for pair in pairs if pair not in ours}
 
 
+def methods(names: list[str]) -> dict[str, Method]:
+    """Colour and marker of each named method, in the order of legends."""
+    known = {name: look for name, look in METHODS.items() if name in set(names)}
+    return known | {name: METHODS.get(name) or _method(name) for name in sorted(set(names))}
+
+
+def _method(name: str) -> Method:
+    """The colour of the attention, and a marker by the name of the method."""
+    return Method(style.colour(name.partition(" ")[0]), style.marker(name))
+
+
 def page(
     rows: DataFrame,
     n: int,
@@ -83,7 +121,8 @@ def page(
     columns = columns or {1: 1, 2: 2, 4: 2}.get(n, 3)
     height = height or (2.9 if n == 1 else 2.2)
     below = note(rows, spread)
-    shown = (handles or _methods(rows)) + _setups(rows) + _ends(rows)
+    shown = handles or handles_of(methods(rows.method.tolist()))
+    shown = shown + _setups(rows) + _ends(rows)
     ncols = min(len(shown), 3 if max(len(str(h.get_label())) for h in shown) > 24 else 4)
     inches = 0.15 * (2 + below.count("\n")) + 0.2 * -(-len(shown) // ncols)
     figure, places = style.panels(
@@ -121,16 +160,25 @@ def by_size(rows: DataFrame, y: str, label: str, **options) -> tuple[Figure, dic
     return figure, panels
 
 
-def lines(axes: Axes, rows: DataFrame, y: str, of: dict[tuple[str, str], Look]) -> None:
-    """A line for each method and setup, column ``y`` against the context."""
-    methods = style.methods(rows.method.tolist())
-    order = {name: i for i, name in enumerate(methods)}
+def lines(
+    axes: Axes,
+    rows: DataFrame,
+    y: str,
+    of: dict[tuple[str, str], Look],
+    *,
+    x: str = "context",
+    known: dict[str, Method] | None = None,
+) -> None:
+    """A line for each method and setup, column ``y`` against ``x``; ``known`` are other things than
+    methods that the column ``method`` names."""
+    known = methods(rows.method.tolist()) if known is None else known
+    order = {name: i for i, name in enumerate(known)}
     groups: list[tuple[Any, DataFrame]] = list(rows.groupby(["method", "source", "setup", "sweep"]))
     for (name, source, setup, _), part in sorted(groups, key=lambda g: (order[g[0][0]], g[0])):
-        line(axes, part, "context", y, methods[name], of[source, setup])
+        _line(axes, part, x, y, known[name], of[source, setup])
 
 
-def line(axes: Axes, rows: DataFrame, x: str, y: str, method: style.Method, look: Look) -> None:
+def _line(axes: Axes, rows: DataFrame, x: str, y: str, method: Method, look: Look) -> None:
     """One line with error bars, and a mark for each measurement that failed."""
     done = rows.loc[rows[y].notna()].sort_values(x)
     # A logarithmic axis cannot show a bar that begins at zero or below.
@@ -139,8 +187,8 @@ def line(axes: Axes, rows: DataFrame, x: str, y: str, method: style.Method, look
     axes.errorbar(
         done[x], done[y], yerr=np.array([low, high], dtype=float),
         color=method.colour, linestyle=look.stroke, linewidth=look.width, elinewidth=1.0,
-        marker=method.marker, markersize=4.5, markerfacecolor=_face(method, look),
-        markeredgewidth=0.8, zorder=2 + look.filled / 2,
+        marker=method.marker, markersize=4.5, markeredgewidth=0.8, zorder=2 + look.filled / 2,
+        markerfacecolor=method.colour if look.filled else "white",
     )  # fmt: skip
     ends = rows.loc[rows.status != "done"]
     for at, status in zip(ends[x], ends.status, strict=True):
@@ -184,14 +232,11 @@ def line_at_one(axes: Axes) -> None:
     axes.axhline(1.0, color="0.35", linewidth=1.0, zorder=1)
 
 
-def _face(method: style.Method, look: Look) -> str:
-    return method.colour if look.filled else "white"
-
-
-def _methods(rows: DataFrame) -> list[Line2D]:
+def handles_of(known: dict[str, Method]) -> list[Line2D]:
+    """Legend entries of methods."""
     return [
         Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5, label=name)
-        for name, look in style.methods(rows.method.tolist()).items()
+        for name, look in known.items()
     ]
 
 

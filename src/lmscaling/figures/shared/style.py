@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, TypeVar
 
@@ -16,16 +15,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.markers import CARETUP
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, NullLocator
 from pandas import DataFrame
 
-from lmscaling.fits.ends import UNFINISHED
 from lmscaling.formatting import short
-
-Sources = Iterable[str]
-Dash = str | tuple[int, tuple[float, ...]]
-"""A stroke as Matplotlib takes it."""
 
 T = TypeVar("T")
 
@@ -65,8 +58,8 @@ OTHERS = [to_hex(rgb) for rgb in sns.husl_palette(17, h=0.42, s=0.85, l=0.5)]
 MARKERS = "o^sDvP<>phHd8X*"
 """Markers in the order in which they are given; the first two are those of softmax and linear."""
 KNOWN_MARKERS = {"softmax": "o", "linear": "^"}
-DASHES: dict[str, Dash] = {"softmax": "-", "linear": "--"}
-OTHER_DASHES: tuple[Dash, ...] = (
+DASHES: dict[str, Any] = {"softmax": "-", "linear": "--"}
+OTHER_DASHES: tuple[Any, ...] = (
     "-.",
     (0, (6, 1)),
     (0, (3, 1, 1, 1)),
@@ -74,32 +67,6 @@ OTHER_DASHES: tuple[Dash, ...] = (
     (0, (2, 1)),
 )
 
-
-@dataclass(frozen=True)
-class Method:
-    """Colour and marker of one implementation of an attention."""
-
-    colour: str
-    marker: str
-
-
-METHODS = {
-    "softmax": Method(COLOURS["softmax"], "o"),
-    "softmax flash": Method(COLOURS["softmax"], "o"),
-    "softmax flash4": Method("#00A99D", "X"),
-    "softmax cudnn": Method("#2B1A5E", "D"),
-    "softmax no_flash": Method("#7CC6F2", "s"),
-    "linear": Method(COLOURS["linear"], "^"),
-    "linear chunked": Method(COLOURS["linear"], "^"),
-    "linear chunked_materialized": Method("#D8AE6A", "v"),
-    "linear attention": Method("#949494", "P"),
-    "linear attention_parallel": Method("#1B7F3B", "<"),
-    "linear attention_parallel_no_flash": Method("#CC78BC", ">"),
-    "linear state": Method("#A3000B", "p"),
-    "linear state_parallel": Method("#C9BC1F", "h"),
-}
-"""Methods of the speed study in the order of legends. Softmax flash and linear chunked have the
-colour of their attention; the other colours remain distinct for colour-blind readers."""
 
 PUBLISHED = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
 """Lines of published runs in figures that also show measured runs."""
@@ -126,18 +93,11 @@ def use() -> None:
     }
 
 
-def palette(attentions: list[str]) -> dict[str, str]:
-    """The colour of each variant; it depends on the name alone and is the same in every figure.
-
-    The variants of this package come first.
-    """
-    return COLOURS | {name: _colour(name) for name in sorted(set(attentions))}
-
-
-def methods(names: list[str]) -> dict[str, Method]:
-    """Colour and marker of each named method, in the order of legends."""
-    known = {name: look for name, look in METHODS.items() if name in set(names)}
-    return known | {name: METHODS.get(name) or _method(name) for name in sorted(set(names))}
+def palette(attentions: Iterable[str]) -> dict[str, str]:
+    """The colour of each attention, which depends on its name alone; variants of this package come
+    first."""
+    names = set(attentions)
+    return {n: colour(n) for n in [*COLOURS, *sorted(names - COLOURS.keys())] if n in names}
 
 
 def marker(name: str) -> str:
@@ -145,7 +105,7 @@ def marker(name: str) -> str:
     return _pick(name, KNOWN_MARKERS, MARKERS[2:])
 
 
-def _colour(name: str) -> str:
+def colour(name: str) -> str:
     """The colour of an attention by its name; ``local.window128`` has a shade of that of local."""
     base, *options = name.split(".")
     if (
@@ -155,11 +115,6 @@ def _colour(name: str) -> str:
     ):
         return SHADES[base][int(sha256(name.encode()).hexdigest(), 16) % len(SHADES[base])]
     return _pick(name, COLOURS, OTHERS)
-
-
-def _method(name: str) -> Method:
-    """The colour of the attention, and a marker by the name of the method."""
-    return Method(_colour(name.partition(" ")[0]), marker(name))
 
 
 def _pick(name: str, known: dict[str, T], others: Sequence[T]) -> T:
@@ -190,12 +145,11 @@ def shades(colour: str, n: int) -> list[str]:
 
 def shades_of(rows: DataFrame) -> dict[tuple[str, str], str]:
     """A shade for each attention and size that the rows have; larger models are darker."""
-    colours, sizes = palette(rows.attention.tolist()), sizes_of(rows)
-    present = set(zip(rows.attention, rows["size"], strict=True))
+    sizes, present = sizes_of(rows), set(zip(rows.attention, rows["size"], strict=True))
     return {
         (attention, size): shade
-        for attention in colours
-        for size, shade in zip(sizes, shades(colours[attention], len(sizes)), strict=True)
+        for attention, colour in palette(rows.attention).items()
+        for size, shade in zip(sizes, shades(colour, len(sizes)), strict=True)
         if (attention, size) in present
     }
 
@@ -260,7 +214,9 @@ def legend(
     figure.legend(handles=known, loc="outside upper center", ncols=columns, title=title)
 
 
-def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sources = ()) -> None:
+def legend_of(
+    figure: Figure, shades: dict[tuple[str, str], str], sources: Iterable[str] = ()
+) -> None:
     """One legend above all panels for the shades of ``shades_of`` and for published runs."""
     _, sizes = (list(dict.fromkeys(names)) for names in zip(*shades, strict=True))
     handles = [
@@ -276,7 +232,7 @@ def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sourc
     legend(figure, handles, columns)
 
 
-def published_handle(sources: Sources) -> list[Line2D]:
+def published_handle(sources: Iterable[str]) -> list[Line2D]:
     """The legend entry of published runs, where a figure also shows measured ones."""
     return [Line2D([], [], color="0.4", label="published", **PUBLISHED)] * mixes_sources(sources)
 
@@ -290,7 +246,7 @@ def attention_handles(colours: dict[str, str], names: Iterable[str], marks: bool
     ]
 
 
-def mixes_sources(sources: Sources) -> bool:
+def mixes_sources(sources: Iterable[str]) -> bool:
     """Whether a figure shows both measured and published numbers. Published numbers alone are
     drawn in the style of measured ones."""
     return set(sources) == {"measured", "published"}
@@ -313,23 +269,6 @@ def draw_range(axes: Axes, rows: DataFrame, x: str, y: str, colour: str, stroke:
     if len(found):
         axes.plot(found.index, found["mean"], color=colour, linestyle=stroke, linewidth=1.3)
         axes.fill_between(found.index, found["min"], found["max"], color=colour, alpha=0.15, lw=0)
-
-
-def mark_unusual(axes: Axes, rows: DataFrame, x: str, y: str, colours: dict[str, str]) -> None:
-    """Draw hollow markers over unfinished runs, and an arrow at the upper edge for each failed run,
-    whose loss would be above any other."""
-    for attention, part in rows[rows.status.isin(UNFINISHED)].groupby("attention"):
-        axes.scatter(
-            part[x], part[y],
-            marker="o", facecolor="white", edgecolor=colours[str(attention)], s=28, zorder=4,
-        )  # fmt: skip
-    for attention, part in rows[rows.status.isin(FAILED)].groupby("attention"):
-        for at in part[x]:
-            axes.plot(
-                [at, at], [0.9, 1.0], color=colours[str(attention)], linewidth=1.2, zorder=4,
-                marker=CARETUP, markersize=6, markevery=[1], clip_on=False,
-                transform=axes.get_xaxis_transform(),
-            )  # fmt: skip
 
 
 def draw_spikes(axes: Axes, curve: DataFrame, x: str, colour: Any) -> None:
