@@ -22,6 +22,13 @@ from lmscaling.fits.uncertainty import Interval
 
 SQUARES, ONE_SEED = "plain squares", "ours: range of one seed"
 FAMILIES = ("clean", "heavy", "heteroscedastic", "one run blown up", "misspecified")
+SHAPES: dict[str, Callable[[NDArray], NDArray]] = {
+    "9 minutes lost at the start": lambda t: 2.5 + (t - 0.15) ** -0.3,
+    "half an hour ahead": lambda t: 2.5 + (t + 0.5) ** -0.3,
+    "sum of two powers": lambda t: 2.5 + 0.8 * t**-0.3 + 0.2 * t**-0.8,
+    "slow tail": lambda t: 2.5 + 0.7 * t**-0.5 + 0.3 * t**-0.1,
+}
+"""Laws over time, in hours, that a power is not, and that its tests seldom refuse."""
 DESIGNS = ((1, 0.01), (2, 0.01), (3, 0.002), (3, 0.01), (3, 0.03))
 """Seeds, and the standard deviation of a run in nats."""
 BUDGETS = 24 * 2.0 ** np.arange(-4, 1)
@@ -44,17 +51,22 @@ def rows(studies: int) -> list[Row]:
         for family in FAMILIES:
             for seeds, sd in DESIGNS:
                 found += law(family, seeds, sd, studies)
+    for family in SHAPES:
+        for seeds in (1, 3):
+            found += time_law(family, seeds, 0.01, studies)
     return found
 
 
 def time_law(family: str, seeds: int, sd: float, studies: int, seed: int = 0) -> list[Row]:
-    """``gamma`` and ``E`` of five points of each run; a wave of 0.02 nats is no power."""
+    """The loss half way between the last two budgets, from five points of each run; a wave of 0.02
+    nats is no power."""
     rng = np.random.default_rng(seed)
-    truth = {"E": 2.5, "gamma": 0.3}
+    middle = float(np.sqrt(BUDGETS[-2] * BUDGETS[-1]))
+    truth = float(_true_loss(family, np.array(middle)))
     ends: dict[tuple[str, str], Ends] = {}
     for _ in range(studies):
         curves = [_curve(family, seeds, sd, rng)]
-        others = "heavy" if family == "heavy" else "clean"
+        others = family if family in SHAPES or family == "heavy" else "clean"
         curves += [_curve(others, 3 if i < 2 else seeds, sd, rng) for i in range(5)]
         places = dict.fromkeys(range(len(curves)), PLACE)
         law = power_law.fit_curves(dict(enumerate(curves)), places)[0]
@@ -62,28 +74,28 @@ def time_law(family: str, seeds: int, sd: float, studies: int, seed: int = 0) ->
         free = plain.curve.degrees
         points = Spread(float(np.sqrt(plain.square / free)), free, 1, "measured", "")
         known = Spread(0.0, np.inf, 1, "measured", "")
-        squares = {
-            "E": (plain.E, plain.loss_interval(None, points, known)),
-            "gamma": (plain.gamma, plain.gamma_interval(points)),
-        }
-        for name, value in truth.items():
-            estimate = {"E": law.E, "gamma": law.gamma}[name]
-            # The variance between runs comes from few seeds.
-            fitter = WIDE if name == "E" or seeds == 1 else OURS
-            _add(ends, (fitter, name), estimate, law.intervals.get(name), value)
-            _add(ends, (SQUARES, name), *squares[name], value)
+        name = "loss between budgets"
+        fitted = law.E is not None
+        # The variance between runs comes from few seeds.
+        _add(ends, (WIDE, name), float(law.loss(middle)) if fitted else None,
+             law.band(middle)[0] if fitted else None, truth)  # fmt: skip
+        by_squares = plain.E + plain.k * middle**-plain.gamma
+        _add(ends, (SQUARES, name), by_squares, plain.loss_interval(middle, points, known), truth)
     return _rows("time law", _named(family, seeds, sd), ends, studies)
+
+
+def _true_loss(family: str, t: NDArray) -> NDArray:
+    loss = SHAPES[family](t) if family in SHAPES else 2.5 + t**-0.3
+    return loss + 0.02 * np.sin(2 * np.log(t)) * (family == "misspecified")
 
 
 def _curve(family: str, seeds: int, sd: float, rng: Generator) -> Curve:
     run, point = sd * _draw(family, (seeds, 1), rng), 0.1 * sd * _draw(family, (seeds, 5), rng)
     if family == "heteroscedastic":
         point *= np.geomspace(2.5, 1, 5) / 1.6
-    loss = 2.5 + BUDGETS**-0.3 + run + point
+    loss = _true_loss(family, BUDGETS) + run + point
     if family == "one run blown up":
         loss[rng.integers(seeds)] += BLOWN
-    if family == "misspecified":
-        loss += 0.02 * np.sin(2 * np.log(BUDGETS))
     return Curve.from_points(
         np.tile(BUDGETS, seeds), loss.ravel(), np.repeat(np.arange(seeds), len(BUDGETS))
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lmscaling.fits import log_sum_exp, newton, power_law
 from lmscaling.fits.noise import Place
 from lmscaling.fits.points import Group, Point
-from lmscaling.fits.power_law import Curve, equal_E, fit_curves
+from lmscaling.fits.power_law import Curve, fit_curves
 
 HOURS = 24 * 2.0 ** -np.arange(8)[::-1]
 SEEDS = 3
@@ -60,11 +60,10 @@ def test_a_unit_moves_no_exponent_and_a_constant_moves_E_alone(E, gamma, unit, s
         assert moved.gamma == pytest.approx(plain.gamma, rel=1e-3)
         assert pytest.approx(plain.E + shift, abs=1e-3) == moved.E
         assert moved.k == pytest.approx(plain.k * unit**plain.gamma, rel=0.05)
-        assert plain.E in plain.intervals["E"]
-        assert plain.gamma in plain.intervals["gamma"]
+        assert plain.loss(6.0) in plain.band(6.0)[0]
 
 
-def test_a_high_run_moves_no_exponent_and_opens_E():
+def test_a_high_run_moves_no_exponent_and_widens_the_band():
     rng = np.random.default_rng(0)
     plain = seeds_of(rng)
     high = plain + np.array([[0.15], [0], [0]])
@@ -72,8 +71,9 @@ def test_a_high_run_moves_no_exponent_and_opens_E():
     first, second = fit(a=curve(plain), **others)["a"], fit(a=curve(high), **others)["a"]
     assert second.gamma == pytest.approx(first.gamma, abs=1e-6)
     assert pytest.approx(first.E + 0.05, abs=1e-6) == second.E
-    assert second.intervals["E"].width > 2 * first.intervals["E"].width
-    assert 2.5 in second.intervals["E"]
+    (narrow,), (wide,) = first.band(6.0), second.band(6.0)
+    assert wide.width > 2 * narrow.width
+    assert law(6.0) in wide
 
 
 def test_means_that_leave_the_law_by_more_than_seeds_scatter_are_refused():
@@ -84,26 +84,16 @@ def test_means_that_leave_the_law_by_more_than_seeds_scatter_are_refused():
     assert found["wave"].lack < 1e-6 < found["straight"].lack
 
 
-def test_E_of_one_run_is_a_range_that_names_its_assumption():
+def test_the_band_of_one_run_is_a_range_that_names_its_assumption():
+    def assumed(found):
+        return found.band(6.0)[0].assumed
+
     one = curve(seeds_of(np.random.default_rng(3), count=1))
-    alone = fit(a=one)["a"].intervals
-    assert alone["E"].assumed == pytest.approx(0.0019)  # of the nearest measured study
-    assert alone["gamma"].assumed is None
+    assert assumed(fit(a=one)["a"]) == pytest.approx(0.0019)  # of the nearest measured study
     rng = np.random.default_rng(4)
     beside = fit(a=one, **{f"{i}": curve(seeds_of(rng)) for i in range(4)})
-    assert 0.004 < beside["a"].intervals["E"].assumed < 0.025  # of the other curves
-    assert beside["0"].intervals["E"].assumed is None
-
-
-def test_only_different_E_are_called_different():
-    rng = np.random.default_rng(4)
-    curves = {"a": curve(seeds_of(rng)), "b": curve(seeds_of(rng)), "c": curve(seeds_of(rng, 2.8))}
-    found = fit(**curves)
-    same: Any = equal_E([found["a"], found["b"]])
-    different: Any = equal_E([found["a"], found["c"]])
-    assert different < 0.001 < 0.05 < same
-    assert equal_E([found["a"]]) is None
-    assert equal_E([found["a"], fit(d=curve(seeds_of(rng, count=1)))["d"]]) is None
+    assert 0.004 < assumed(beside["a"]) < 0.025  # of the other curves
+    assert assumed(beside["0"]) is None
 
 
 def test_the_run_that_matters_most_is_named():
@@ -114,13 +104,11 @@ def test_the_run_that_matters_most_is_named():
     assert power_law.most_influential(fit(a=curve(loss[0]))["a"]) is None
 
 
-def test_bands_hold_the_law_and_widen_away_from_the_points():
+def test_bands_hold_losses_between_points():
     rng = np.random.default_rng(6)
     found = fit(a=curve(seeds_of(rng)), b=curve(seeds_of(rng)))["a"]
-    near, far = found.band([6.0, 240.0])
-    assert law(6.0) in near
-    assert law(240.0) in far
-    assert near.width < far.width < found.intervals["E"].width
+    for x, band in zip((2.0, 6.0, 20.0), found.band([2.0, 6.0, 20.0]), strict=True):
+        assert law(x) in band
 
 
 def test_a_curve_with_too_few_points_or_without_floor_or_fall_has_no_law_and_spoils_no_other():
@@ -146,9 +134,8 @@ def test_groups_of_unknown_schedule_have_no_law():
         ))  # fmt: skip
 
     found = power_law.fit_groups({"a": group("constant"), "b": group("unknown")})
-    assert {one.status for one in found["a"].laws.values()} == {"fitted"}
-    assert {one.status for one in found["b"].laws.values()} == {"unknown_schedule"}
-    assert found["b"].p_value is None
+    assert {one.status for one in found["a"].values()} == {"fitted"}
+    assert {one.status for one in found["b"].values()} == {"unknown_schedule"}
 
 
 def bowl(centre_RK, curvature_RK):

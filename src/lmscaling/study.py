@@ -276,8 +276,8 @@ class Study:
               which ``N ~ C^a_opt`` is the growth of the best size, and ``g`` where N and D
               interact, from ``points`` of ``runs``; ``farther``, the expected loss at four times
               the largest N and D; ``tests`` of the sum, a ``check`` by another method.
-            - ``time``: ``E`` (nats), ``k``, ``gamma``, with t in ``unit``, and ``one_E``, the
-              p-value of the test of one E for all attentions.
+            - ``time``: ``E`` (nats), ``k``, ``gamma``, with t in ``unit``, all of this form, and
+              without intervals: other forms follow the points as well.
             - ``size``: ``budget`` in ``unit``, ``best`` (parameters), its fitted ``loss``, and
               ``G`` and ``p``, the growth ``G t^p`` with the budget, with the status ``law_status``
               of that law, ``law_why`` in words, and ``law_lack``, its ``lack``.
@@ -289,10 +289,10 @@ class Study:
             ``losses`` says which losses are fitted, ``lack`` is the p-value of the test of lack of
             fit, ``moved`` the result ``without`` the run that moves it most, ``excluded`` names the
             runs that were not fitted. Where the intervals of a row assume different scatters, each
-            has its own: ``E_assumed``, ``gamma_assumed``, ``best_assumed``, ``p_assumed``,
-            ``rate_assumed``. Points of the fitted curve are ``curve_x`` and ``curve``, with
-            ``curve_lower`` and ``curve_upper``; of a surface ``drawn`` has E, A, B, alpha, beta and
-            g, even where the losses do not determine them.
+            has its own: ``best_assumed``, ``p_assumed``, ``rate_assumed``. Points of the fitted
+            curve are ``curve_x`` and ``curve``, with ``curve_lower`` and ``curve_upper``; of a
+            surface ``drawn`` has E, A, B, alpha, beta and g, even where the losses do not determine
+            them.
 
         Raises:
             UserError: There is no such law, attention, size or context, or the rows of the law are

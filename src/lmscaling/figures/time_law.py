@@ -1,22 +1,20 @@
 """Loss over time with the fitted power law. Points are losses at shares of the budget, lines the
-law L(t) = E + k t^-gamma with a 95 % band, thin grey lines the losses along the training runs. A
-horizontal line is E, with its interval at the right edge. Rows are sizes, columns contexts. Each
-attention has its own E. Bands and intervals of E that are dotted show the range if seeds differ by
-as much as the panel says: one run does not show how much the level of runs scatters. Where the
-losses deviate from the law by more than the noise, no law is drawn and the panel says so. If
-budgets count updates, updates take the place of hours.
+law L(t) = E + k t^-gamma with a 95 % band, thin grey lines the losses along the training runs. Rows
+are sizes, columns contexts. E and gamma are those of this form: others follow the points as well
+and have another E, so they have no intervals. Each attention has its own E. The edges of a band are
+dotted where it is the range if seeds differ by as much as was assumed: one run does not show how
+much the level of runs scatters. Where the losses deviate from the law by more than the noise, no
+law is drawn and the panel says so. If budgets count updates, updates take the place of hours.
 """
 
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from pandas import DataFrame
+from pandas import DataFrame, isna
 
 from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import points, power_law
-from lmscaling.fits.rows import interval_of
-from lmscaling.fits.uncertainty import Interval
 
 SECTION = "laws"
 QUERY = points.QUERY_OF.format(view="drawn_points")
@@ -69,33 +67,12 @@ def _draw_panel(
         axes.plot(x, law["curve"], linestyle=style.dashes(name), color=colour, linewidth=1.2)
         low, high = law["curve_lower"], law["curve_upper"]
         axes.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0)
-        axes.axhline(law["E"], linestyle=style.dashes(name), color=colour, linewidth=0.7, alpha=0.8)
-        said = [
-            f"{parameter} {law[parameter]:.2f} ({law_panels.format_interval(interval)})"
-            for parameter in ("gamma", "E")
-            if (interval := interval_of(law, parameter))
-        ]
-        lines.append(f"{name}: {'; '.join(said)}")
+        if not isna(law["assumed_sd"]):
+            axes.plot(x, low, ":", x, high, ":", color=colour, linewidth=0.8)
+        lines.append(f"{name}: gamma {law['gamma']:.2f}, E {law['E']:.2f}")
     ticks = sorted(set(known.budget))
     style.log_scale(axes, "x", ticks if len(ticks) < 7 else ticks[::2])
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    bottom, top = min([*known.loss, *laws.E.dropna()]), max([*curves.loss, *known.loss])
-    axes.set_ylim(bottom - 0.06 * (top - bottom), None)
-    for place, law in enumerate(laws.to_dict("records")):
-        if interval := interval_of(law, "E"):
-            _draw_floor(axes, 0.99 - 0.03 * place, interval, looks[law["attention"]][0])
     statuses = dict(zip(laws.attention, laws.status, strict=True))
     lines.append(law_panels.describe_statuses(statuses, power_law.STATUSES, {"fitted"}))
     law_panels.panel_note(axes, "\n".join(filter(None, lines)), width)
-
-
-def _draw_floor(axes: Axes, place: float, interval: Interval, colour: str) -> None:
-    """Draw the interval of E at a place across the panel, dotted if it assumes a scatter of
-    seeds."""
-    bottom, top = axes.get_ylim()
-    low = bottom if interval.low is None else max(interval.low, bottom)
-    high = top if interval.high is None else interval.high
-    axes.plot(
-        [place, place], [low, high], color=colour, linewidth=2,
-        linestyle="-" if interval.assumed is None else ":", transform=axes.get_yaxis_transform(),
-    )  # fmt: skip

@@ -141,14 +141,12 @@ def _held_out(groups: Groups) -> Iterator[Row]:
 def _time_laws(groups: Groups) -> Iterator[Row]:
     for key, fitted in power_law.fit_groups(groups).items():
         parts = groups[key].split("attention")
-        for attention, law in fitted.laws.items():
-            values = {name: getattr(law, name) for name in ("E", "k", "gamma")}
+        for attention, law in fitted.items():
             yield {
                 **_of(key, groups[key], "size", "context"), "attention": attention,
                 "unit": groups[key].unit, "status": law.status,
-                "why": power_law.STATUSES[law.status], "lack": law.lack, "one_E": fitted.p_value,
-                **{f"{name}_assumed": at.assumed for name, at in law.intervals.items()},
-                **numbers(values, law.intervals), **_without(law.moved),
+                "why": power_law.STATUSES[law.status], "lack": law.lack,
+                "E": law.E, "k": law.k, "gamma": law.gamma, **_without(law.moved),
                 **_band(law, parts[attention].column("spent")),
             }  # fmt: skip
 
@@ -161,7 +159,7 @@ def _band(law: power_law.PowerLaw, spent: np.ndarray) -> Row:
     band = law.band(x)
     low = [np.nan if one.low is None else one.low for one in band]
     high = [np.nan if one.high is None else one.high for one in band]
-    points = {"curve_x": x.tolist(), "curve": law.loss(x).tolist()}
+    points = {"curve_x": x.tolist(), "curve": law.loss(x).tolist(), "assumed_sd": band[0].assumed}
     return points | {"curve_lower": low, "curve_upper": high}
 
 

@@ -2,19 +2,17 @@
 
 All points of a run share one draw of noise. Least squares with an intercept for each run therefore
 determine ``gamma`` from differences within runs, which a run that is high or low as a whole does
-not change. ``E`` depends wholly on the level of the runs: its interval adds the scatter of runs
-(``noise``). One run cannot show this scatter, so its ``E`` has a range for an assumed scatter and
-no confidence interval.
+not change. Each attention has an ``E`` of its own, because at a fixed size it contains what the
+size costs.
 
-Each attention has an ``E`` of its own, because at a fixed size it contains what the size costs, and
-because points of one attention must not move the exponent of another. A test compares the ``E`` of
-attentions.
-
-Intervals contain the values that the points do not reject (profile of the sum of squares, Student's
-t). The variance of points is shrunk towards that of the other curves of the study. The interval of
-``E`` is conservative: it covers in 97 to 100 % of studies. If means over seeds deviate from the law
-by more than seeds scatter, or a single run by more than the points of other curves scatter, the law
-is refused (F test, 5 %).
+``E``, ``k`` and ``gamma`` are those of this form and have no intervals. A law that lost minutes at
+the start, or a sum of two powers, follows the same points within their noise and has another ``E``
+and another exponent; the intervals of this form never held them. What the points determine is the
+loss between them: its band contains the values that neither the points (profile of the sum of
+squares, Student's t) nor the scatter of the levels of runs reject (``noise``), and holds the loss
+of those other laws, too. The variance of points is raised towards that of the other curves of the
+study. If means over seeds deviate from the law by more than seeds scatter, or a single run by more
+than the points of other curves scatter, the law is refused (F test, 5 %).
 
 Source of the form: Kaplan et al. 2020, arXiv:2001.08361, with the irreducible loss of Henighan et
 al. 2020, arXiv:2010.14701.
@@ -31,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq, fminbound
-from scipy.stats import f, t
+from scipy.stats import t
 
 from lmscaling.fits.noise import Noise, Place, Spread
 from lmscaling.fits.optimum import REFUSE, lack_of_fit
@@ -211,16 +209,9 @@ class Fit:
         high = end(last, GRID[last < GRID]) if last < GRID[-1] else np.inf
         return low, high
 
-    def gamma_interval(self, point: Spread) -> Interval:
-        """Exponents that the points do not reject."""
-        low, high = self.exponents((point.quantile() * point.sd) ** 2)
-        ends = (float(end) if np.isfinite(end) else None for end in (low, high))
-        return Interval(*ends)
-
-    def loss_interval(self, x: float | None, point: Spread, run: Spread) -> Interval:
-        """Losses at ``x``, or ``E`` without an ``x``, that neither the points nor the levels of the
-        runs reject."""
-        away = (0.0 if x is None else (x / self.centre) ** -self.gamma) - self.best.mean_g[0]
+    def loss_interval(self, x: float, point: Spread, run: Spread) -> Interval:
+        """Losses at ``x`` that neither the points nor the levels of the runs reject."""
+        away = (x / self.centre) ** -self.gamma - self.best.mean_g[0]
         of_points, of_runs = point.sd**2 * self.best.unit_g[0] * away**2, run.error**2
         parts = of_points**2 / point.degrees + of_runs**2 / run.degrees
         degrees = (of_points + of_runs) ** 2 / parts if parts > 0 else np.inf
@@ -228,14 +219,13 @@ class Fit:
         low, high = self.exponents((quantile * point.sd) ** 2)
         gamma = np.append(np.linspace(max(low, GRID[0]), min(high, GRID[-1]), 100), self.gamma)
         square, k, unit, mean = self.linear(gamma)
-        away = (0.0 if x is None else (x / self.centre) ** -gamma) - mean
+        away = (x / self.centre) ** -gamma - mean
         value = self.mean_r.mean() + k * away
         rise = (square - self.square) / max(point.sd**2, 1e-20)
         variance = point.sd**2 * unit * away**2 + of_runs
         half = np.sqrt(variance * np.maximum(quantile**2 - rise, 0))
         assumed = run.sd if self.curve.runs == 1 else run.assumed
-        least = None if x is None and np.isinf(low) else float((value - half).min())
-        return Interval(least, float((value + half).max()), assumed)
+        return Interval(float((value - half).min()), float((value + half).max()), assumed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,11 +237,9 @@ class PowerLaw:
     status: str
     """A key of ``STATUSES``."""
     E: float | None = None
-    """Nats per token."""
+    """Of this form, nats per token."""
     k: float | None = None
     gamma: float | None = None
-    intervals: dict[str, Interval] = field(default_factory=dict)
-    """Of ``E`` and ``gamma``."""
     lack: float | None = None
     """p-value of the test of lack of fit; None if nothing is known about the noise."""
     moved: tuple[str, float] | None = None
@@ -269,20 +257,10 @@ class PowerLaw:
         return self.E + self.k * np.asarray(x, dtype=float) ** -self.gamma
 
     def band(self, x: ArrayLike) -> list[Interval]:
-        """Intervals of the predicted losses."""
+        """Intervals of the losses at ``x`` between the first and the last point."""
         if self.E is None or self.fit is None or self.point is None or self.run is None:
             raise ValueError(f"a law of status {self.status!r} has no values")
         return [self.fit.loss_interval(float(at), self.point, self.run) for at in np.ravel(x)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PowerLaws:
-    """The laws of all attentions at one size and context."""
-
-    test: ClassVar[str] = "F test of the profiles of E"
-    laws: dict[str, PowerLaw]
-    p_value: float | None = None
-    """Of the test that all have the same ``E``; None with one law, or without seeds."""
 
 
 def fit_curves(curves: Mapping[Any, Curve], places: Mapping[Any, Place]) -> dict[Any, PowerLaw]:
@@ -329,17 +307,8 @@ def _law(fit: Fit, point: Spread, run: Spread, lack: float | None) -> PowerLaw:
         return PowerLaw(status="refused", lack=lack)
     if not (low * 1.001 < fit.gamma < high / 1.001) or fit.E < 0 or fit.k < 0:
         return PowerLaw(status="bound", lack=lack)
-    intervals = {"E": fit.loss_interval(None, point, run), "gamma": fit.gamma_interval(point)}
     return PowerLaw(
-        status="fitted",
-        E=fit.E,
-        k=fit.k,
-        gamma=fit.gamma,
-        intervals=intervals,
-        lack=lack,
-        fit=fit,
-        point=point,
-        run=run,
+        status="fitted", E=fit.E, k=fit.k, gamma=fit.gamma, lack=lack, fit=fit, point=point, run=run
     )
 
 
@@ -353,30 +322,7 @@ def most_influential(law: PowerLaw) -> tuple[str, float] | None:
     return label, others[label]
 
 
-def equal_E(laws: Iterable[PowerLaw]) -> float | None:
-    """p-value of the test that all laws have the same ``E``."""
-    known = [law for law in laws if law.fit is not None]
-    if len(known) < 2 or any(law.intervals["E"].assumed is not None for law in known):
-        return None
-    ends = [law.fit.E for law in known if law.fit is not None]
-    tried = np.linspace(min(ends), max(ends), 101)
-    total, degrees = np.zeros_like(tried), np.inf
-    for law in known:
-        assert law.fit is not None
-        assert law.point is not None
-        assert law.run is not None
-        gamma = np.append(np.geomspace(law.fit.gamma / 4, law.fit.gamma * 4, 400), law.fit.gamma)
-        square, k, unit, mean = law.fit.linear(gamma)
-        variance = law.point.sd**2 * unit * mean**2 + law.run.error**2
-        away = (tried[:, None] - law.fit.mean_r.mean() + k * mean) ** 2 / np.maximum(
-            variance, 1e-20
-        )
-        total += (away + (square - law.fit.square) / max(law.point.sd**2, 1e-20)).min(axis=1)
-        degrees = min(degrees, law.point.degrees, law.run.degrees)
-    return float(f.sf(total.min() / (len(known) - 1), len(known) - 1, degrees))
-
-
-def fit_groups(groups: Mapping[Any, Group]) -> dict[Any, PowerLaws]:
+def fit_groups(groups: Mapping[Any, Group]) -> dict[Any, dict[str, PowerLaw]]:
     """The laws of all attentions in each group of points, which are of one size and context, over
     the unit of the budget. Groups of the same source and schedule share their noise."""
     studies: dict[tuple, dict[tuple, Group]] = defaultdict(dict)
@@ -396,9 +342,7 @@ def fit_groups(groups: Mapping[Any, Group]) -> dict[Any, PowerLaws]:
         }
         for (key, attention), law in fit_curves(curves, places).items():
             found[key][attention] = replace(law, moved=most_influential(law))
-    return {
-        key: PowerLaws(laws=laws, p_value=equal_E(laws.values())) for key, laws in found.items()
-    }
+    return found
 
 
 def _curve(points: Group) -> Curve:

@@ -165,17 +165,13 @@ SELECT * EXCLUDE (size), unnest(NULL::STRUCT(
 -- L(t) = E + k t^-gamma, of each attention.
 CREATE TABLE time_laws AS
 -- unit: Of t: hours, or updates.
--- E: Irreducible loss, nats per token.
+-- E: Loss that this form approaches, nats per token; another form through the same points has another.
 -- k: Coefficient of t.
--- gamma: Exponent of t.
--- E_assumed: Standard deviation that the range of E assumes, nats.
--- gamma_assumed: Standard deviation that the range of gamma assumes, nats.
--- one_E: p-value of the test of one E for all attentions.
+-- gamma: Exponent of t, of this form.
 -- curve_lower: Lower ends of the intervals along the curve, nats per token.
 -- curve_upper: Upper ends.
 SELECT *, unnest(NULL::STRUCT(
-    unit VARCHAR, E DOUBLE, E_low DOUBLE, E_high DOUBLE, E_assumed DOUBLE, k DOUBLE,
-    gamma DOUBLE, gamma_low DOUBLE, gamma_high DOUBLE, gamma_assumed DOUBLE, one_E DOUBLE,
+    unit VARCHAR, E DOUBLE, k DOUBLE, gamma DOUBLE,
     curve_lower DOUBLE[], curve_upper DOUBLE[]
 )) FROM any_curve;
 
