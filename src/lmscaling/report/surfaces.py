@@ -68,7 +68,6 @@ PARAMETERS = (
     Column(f"loss at {FARTHER} x N and D (nats)", "farther", "{:.3f}".format),
     Column("tests", "tests"),
     Column("status", "why"),
-    Column("check", "check"),
 )
 SURFACES = {
     "name": "surfaces",
@@ -78,8 +77,7 @@ SURFACES = {
     "training tokens. The compute-optimal size grows as C^a with a = beta / (alpha + beta). "
     f"{INTERVALS} The expected loss at {FARTHER} times the largest N and D is that of a larger "
     "model and a longer budget. Tests of the sum: F compares residuals with the scatter of "
-    "seeds, t tests the interaction g. The check repeats the fit by the method of Hoffmann et "
-    "al. (arXiv:2203.15556) and lists parameters that differ significantly.",
+    "seeds, t tests the interaction g.",
     "query": "FROM surfaces",
 }
 BOTH = (
