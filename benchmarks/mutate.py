@@ -111,7 +111,7 @@ def changed(text: str, operator: Any, occurrence: int) -> tuple[str, str, str] |
 
 
 def imported(path: Path) -> set[str]:
-    """Source files that a file imports, as ``fits/newton.py``."""
+    """Source files that a file imports, as ``fits/student.py``."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

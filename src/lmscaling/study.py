@@ -275,7 +275,7 @@ class Study:
             - ``surface``: ``E`` (nats), ``A``, ``B``, ``alpha``, ``beta``, ``a_opt``, of
               which ``N ~ C^a_opt`` is the growth of the best size, and ``g`` where N and D
               interact, from ``points`` of ``runs``; ``farther``, the expected loss at four times
-              the largest N and D; ``tests`` of the sum, a ``check`` by another method.
+              the largest N and D; ``tests`` of the sum.
             - ``time``: ``E`` (nats), ``k``, ``gamma``, with t in ``unit``, all of this form, and
               without intervals: other forms follow the points as well.
             - ``size``: ``budget`` in ``unit``, ``best`` (parameters), its fitted ``loss``, and

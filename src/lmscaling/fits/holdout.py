@@ -107,7 +107,6 @@ def fit(
         trunk=run[known],
         cell=cells[known],
         convention=convention,
-        check=False,
     )
     blank = Holdout(status="no_surface", by=by, beyond=beyond, surface=surface)
     if surface.estimate is None or not surface.intervals:
@@ -120,25 +119,27 @@ def fit(
     x, z = np.log(at_N) - surface.estimate.design.centre[0], np.log(at_D)
     z = z - surface.estimate.design.centre[1]
     said, error = predict(surface.estimate, x, z, seeds)
-    half = limit(surface.estimate, len(seen)) * error[0]
-    inside = bool((np.abs(seen - said[0]) <= half).all())
-    errors = baselines(N[known], D[known], loss[known, None], at_N, at_D, seen[:, None])
-    rms = np.sqrt(np.mean((seen - said[0]) ** 2))
+    # Student's t for all places together.
+    reach = t_distribution.isf((1 - LEVEL) / 2 / len(seen), surface.estimate.degrees)
+    half = float(reach) * error
+    inside = bool((np.abs(seen - said) <= half).all())
+    errors = baselines(N[known], D[known], loss[known], at_N, at_D, seen)
+    rms = np.sqrt(np.mean((seen - said) ** 2))
     found = [
         Place(
             N=float(n), D=float(d), seeds=int(k), loss=float(y), predicted=float(f),
             interval=Interval(float(f - reach), float(f + reach)),
         )
-        for n, d, k, y, f, reach in zip(at_N, at_D, seeds, seen, said[0], half, strict=True)
+        for n, d, k, y, f, reach in zip(at_N, at_D, seeds, seen, said, half, strict=True)
     ]  # fmt: skip
-    beaten = bool(rms < errors.min())
+    beaten = bool(rms < min(errors))
     return Holdout(
         status="missed" if not inside else "passed" if beaten else "baseline",
         by=by,
         beyond=beyond,
         surface=surface,
         places=tuple(found),
-        baselines=(float(errors[0, 0]), float(errors[1, 0])),
+        baselines=errors,
     )
 
 
@@ -161,26 +162,19 @@ def split(N: NDArray, D: NDArray, by: By) -> tuple[NDArray[np.bool_], float]:
 
 
 def predict(estimate: Estimate, x: NDArray, z: NDArray, seeds: NDArray) -> tuple[NDArray, NDArray]:
-    """Predicted losses ``[R, n]`` and standard errors of a median of runs around them. Noise is as
-    for normal losses, with the larger variance of a median."""
+    """Predicted losses ``[n]`` and standard errors of a median of runs around them. Noise is as for
+    normal losses, with the larger variance of a median."""
     said, error = estimate.predict(x, z)
-    found = estimate.fit
-    points = int(estimate.design.size_G.max())
-    one = inference.normal_variance(found.nu_R, points) * (found.sigma2_R + found.tau2_R)
+    found, points = estimate.fit, int(estimate.design.size_G.max())
+    one = inference.normal_variance(found.nu, points) * (found.noise.sigma2 + found.noise.tau2)
     ratio = np.where(seeds < 3, 1, np.pi / 2 * seeds / (seeds + 0.6))
-    return said, np.sqrt(error**2 + one[:, None] * ratio / seeds)
-
-
-def limit(estimate: Estimate, places: int) -> float:
-    """Largest error of any place by chance, in standard errors."""
-    return float(t_distribution.isf((1 - LEVEL) / 2 / places, estimate.degrees))
+    return said, np.sqrt(error**2 + one * ratio / seeds)
 
 
 def baselines(
     N: NDArray, D: NDArray, loss: NDArray, at_N: NDArray, at_D: NDArray, seen: NDArray
-) -> NDArray:
-    """``[2, R]`` root-mean-square errors of the plane and of the nearest place; losses are ``[n,
-    R]``."""
+) -> tuple[float, float]:
+    """Root-mean-square errors of the plane and of the nearest place."""
 
     def columns(n: NDArray, d: NDArray) -> NDArray:
         return np.stack([np.ones(len(n)), np.log(n), np.log(d)], axis=1)
@@ -188,8 +182,9 @@ def baselines(
     plane = columns(at_N, at_D) @ np.linalg.lstsq(columns(N, D), np.log(loss), rcond=None)[0]
     apart = np.log(at_N[:, None] / N) ** 2 + np.log(at_D[:, None] / D) ** 2
     close = apart <= apart.min(axis=1, keepdims=True) + 1e-3
-    near = close @ loss / close.sum(axis=1)[:, None]
-    return np.sqrt([((seen - said) ** 2).mean(axis=0) for said in (np.exp(plane), near)])
+    near = close @ loss / close.sum(axis=1)
+    of_plane, of_near = (float(np.sqrt(((seen - x) ** 2).mean())) for x in (np.exp(plane), near))
+    return of_plane, of_near
 
 
 def places(cell: NDArray, D: NDArray) -> list[NDArray]:

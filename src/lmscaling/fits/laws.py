@@ -70,7 +70,7 @@ def _surfaces(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Iterator
         yield {
             **_of(key, group, "attention", "context"), "status": law.status,
             "why": loss_surface.STATUSES[law.status], "points": law.points, "runs": law.runs,
-            **farther, "tests": "; ".join(map(str, law.tests)), "check": _check(law),
+            **farther, "tests": "; ".join(map(str, law.tests)),
             "drawn": _drawn(law.coefficients), **_parameters(law.values, law.intervals),
         }  # fmt: skip
 
@@ -78,17 +78,6 @@ def _surfaces(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Iterator
 def _drawn(coefficients: Mapping[str, float]) -> list[float] | None:
     of = {"g": 1.0, **coefficients}
     return [of[name] for name in ("E", "A", "B", "alpha", "beta", "g")] if coefficients else None
-
-
-def _check(law: LossSurface) -> str:
-    if law.check is None:
-        return ""
-    if not law.check.converged:
-        return "did not converge"
-    said = ", ".join(f"{name} {law.check.values[name]:.3g}" for name in EXPONENTS)
-    if not law.check.disagrees:
-        return f"agrees: {said}"
-    return f"differs in {', '.join(law.check.disagrees)}: {said}"
 
 
 def _forms(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Iterator[Row]:
@@ -118,7 +107,7 @@ def _conventions(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Itera
         for convention, meaning in loss_surface.CONVENTIONS.items() if first.values else ():
             law = first
             if convention != first.convention:
-                law = loss_surface.fit_group(groups[key], convention, check=False)
+                law = loss_surface.fit_group(groups[key], convention)
             yield {
                 **_of(key, groups[key], "attention", "context"), "convention": meaning,
                 "status": law.status, "why": loss_surface.STATUSES[law.status],

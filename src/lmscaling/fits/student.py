@@ -3,21 +3,22 @@
 The points of a run, a trunk and its branches, share the effect ``b`` of its seed: ``y = L(N, D) + b
 + e``, with scales ``sigma`` of ``b`` and ``tau`` of ``e``. A multivariate t distribution of all
 points of a run (Lange, Little and Taylor 1989) gives a run far from the others a small weight, as
-a whole. Both scales are estimated within the fit by restricted maximum likelihood. ``inference``
-has the standard errors and tests. All functions work on many studies at once, so that the coverage
-of intervals can be simulated with the code that prints them.
+a whole. Weighted least squares, weights and scales are repeated until they agree; both scales are
+estimated by restricted maximum likelihood. ``inference`` has the standard errors and tests.
 
-Legend: ``R`` studies, ``G`` runs, ``m`` most points of a run, ``C`` cells, ``K = 6`` parameters
-``E, ln A, ln B, alpha, beta, ln g`` (coefficients at the centre of the points), ``p`` of them free.
+Legend: ``n`` points, ``G`` runs, ``K = 6`` parameters ``E, ln A, ln B, alpha, beta, ln g``
+(coefficients at the centre of the points), ``p`` of them free.
 """
 
-from dataclasses import dataclass, replace
-from itertools import product
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln
+from scipy.optimize import brentq
+from scipy.special import entr, expit, gammaln
+
+from lmscaling.fits.uncertainty import codes
 
 NU = 4.0
 """Degrees of freedom of the t distribution of runs with several points."""
@@ -26,8 +27,13 @@ NUS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 30.0)
 MANY = 50
 """Runs of one point from which ``nu`` can be estimated."""
 EXPONENTS = (0.02, 3.0)
-"""Bounds of the search. Published exponents of losses lie between 0.05 and 0.8; a power with
-exponent 0.02 halves in 35 doublings, which no study can distinguish from a logarithm."""
+"""Bounds. Published exponents of losses lie between 0.05 and 0.8; a power with exponent 0.02 halves
+in 35 doublings, which no study can distinguish from a logarithm."""
+LARGEST_LOG_G = 2.0
+LOW, HIGH = np.array([
+    (-np.inf, -np.inf, -np.inf, EXPONENTS[0], EXPONENTS[0], -LARGEST_LOG_G),
+    (np.inf, np.inf, np.inf, EXPONENTS[1], EXPONENTS[1], LARGEST_LOG_G),
+])  # fmt: skip
 GRID = np.geomspace(0.06, 2.0, 11)
 STEPS = 200
 LEAST = 1e-12
@@ -35,327 +41,276 @@ LEAST = 1e-12
 FORMS = {"sum": 5, "interaction": 6}
 """Free parameters of ``E + ((A / N^alpha)^(1/g) + (B / D^beta)^(1/g))^g``; the sum has g = 1."""
 LARGEST = 50.0
-"""Largest logarithm of a term in nats; steps that exceed it are rejected anyway."""
+"""Terms, in ln nats, do not grow beyond it, against overflow."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """Where the points of a study are, as a table of runs by points."""
+    """Where the points of a study are."""
 
-    x_Gm: NDArray
-    """``ln N`` minus ``centre[0]``; 0 where a run has no further point."""
-    z_Gm: NDArray
+    x_n: NDArray
+    """``ln N`` minus ``centre[0]``."""
+    z_n: NDArray
     """``ln D`` minus ``centre[1]``."""
-    known_Gm: NDArray[np.bool_]
-    """Where a run has a point."""
     centre: tuple[float, float]
+    run_n: NDArray[np.intp]
+    """Runs, numbered from 0."""
     cell_G: NDArray[np.intp]
     """The cell of each run; runs of a cell differ in their seed only."""
-    row_n: NDArray[np.intp]
-    """The run of each point in the order of the caller."""
-    column_n: NDArray[np.intp]
 
     @classmethod
     def from_points(cls, N: ArrayLike, D: ArrayLike, run: ArrayLike, cell: ArrayLike) -> "Design":
-        """From points of runs and cells numbered from 0; those of a run are ordered by ``D``."""
+        """From points of runs and cells numbered from 0."""
         x, z = (np.log(np.asarray(values, dtype=float)) for values in (N, D))
-        row, cell = np.asarray(run), np.asarray(cell)
-        column = np.empty(len(row), dtype=np.intp)
-        for one in range(row.max() + 1):
-            members = np.flatnonzero(row == one)
-            column[members[np.argsort(z[members], kind="stable")]] = np.arange(len(members))
         centre = float(x.mean()), float(z.mean())
-        blank = np.zeros((row.max() + 1, column.max() + 1))
-        known = blank.astype(bool)
-        known[row, column] = True
-        first = np.unique(row, return_index=True)[1]
-        design = cls(blank, blank, known, centre, cell[first], row, column)
-        return replace(design, x_Gm=design.table(x - centre[0]), z_Gm=design.table(z - centre[1]))
-
-    def table(self, values_n: ArrayLike) -> NDArray:
-        """Numbers of points ``[..., n]`` as tables ``[..., G, m]``, with zeros elsewhere."""
-        values = np.asarray(values_n, dtype=float)
-        table = np.zeros((*values.shape[:-1], *self.known_Gm.shape))
-        table[..., self.row_n, self.column_n] = values
-        return table
+        first = np.unique(run, return_index=True)[1]
+        return cls(
+            x - centre[0], z - centre[1], centre, np.asarray(run), np.asarray(cell)[first]
+        )  # fmt: skip
 
     @property
+    def runs(self) -> int:
+        return len(self.cell_G)
+
+    @cached_property
     def size_G(self) -> NDArray:
         """Points of each run."""
-        return self.known_Gm.sum(axis=1)
+        return np.bincount(self.run_n)
 
-    def without(self, points_n: NDArray[np.bool_]) -> "Design":
-        """The same places without some points; runs that lose all of theirs remain, empty."""
-        known = self.known_Gm.copy()
-        known[self.row_n[points_n], self.column_n[points_n]] = False
-        return replace(self, known_Gm=known)
+    @cached_property
+    def members_Gn(self) -> NDArray:
+        """1 where a run has a point."""
+        return (self.run_n == np.arange(self.runs)[:, None]).astype(float)
+
+    @cached_property
+    def rooted_Gn(self) -> NDArray:
+        """Means of runs times the roots of their numbers of points, as a matrix."""
+        return self.members_Gn / np.sqrt(self.size_G)[:, None]
+
+    @cached_property
+    def places(self) -> tuple[NDArray[np.intp], int]:
+        """Numbers ``[n]`` that points share which differ in their seed only, by cell and rank in
+        the run, and how many cells there are. Cells whose seeds have different numbers of points
+        count as cells of one seed each."""
+        sizes: dict = {}
+        for cell, m in zip(self.cell_G, self.size_G, strict=True):
+            sizes.setdefault(cell, set()).add(m)
+        cells = codes(
+            (cell, 0 if len(sizes[cell]) == 1 else 1 + run) for run, cell in enumerate(self.cell_G)
+        )
+        order = np.lexsort((self.z_n, self.run_n))
+        rank_n = np.empty_like(order)
+        rank_n[order] = np.concatenate([np.arange(m) for m in self.size_G])
+        return codes(zip(cells[self.run_n], rank_n, strict=True)), cells.max() + 1
+
+    def sums(self, a_n: NDArray) -> NDArray:
+        """Sums ``[G]`` or ``[G, p]`` over the points of each run."""
+        return self.members_Gn @ a_n
+
+    def means(self, a_n: NDArray) -> NDArray:
+        """Means ``[G]`` or ``[G, p]`` over the points of each run."""
+        return (self.sums(a_n).T / self.size_G).T
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Scales of points and runs."""
+
+    design: Design
+    tau2: float
+    sigma2: float
+
+    @cached_property
+    def mean_G(self) -> NDArray:
+        """Squared scale of the mean of each run, times the number of its points."""
+        return self.tau2 + self.design.size_G * self.sigma2
+
+    def whiten(self, a_n: NDArray) -> NDArray:
+        """Independent numbers of scale 1 from residuals ``[n]`` or slopes ``[n, p]``."""
+        factor = 1 / np.sqrt(self.mean_G) - 1 / np.sqrt(self.tau2)
+        shift = (self.design.means(a_n).T * factor).T
+        return a_n / np.sqrt(self.tau2) + shift[self.design.run_n]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One form fitted to each study."""
+    """One form fitted to one study."""
 
-    theta_RK: NDArray
-    tau2_R: NDArray
-    """Squared scale of points, nats^2. The variance is ``nu / (nu - 2)`` times as large."""
-    sigma2_R: NDArray
-    """Squared scale of runs."""
-    nu_R: NDArray
-    score_R: NDArray
+    theta_K: NDArray
+    noise: Noise
+    """Scales in nats. The variance is ``nu / (nu - 2)`` times as large as their squares."""
+    nu: float
+    score: float
     """Minus twice the logarithm of the likelihood, up to a constant of the design."""
-    converged_R: NDArray
-    residual_RGm: NDArray
-    slope_RGmp: NDArray
+    converged: bool
+    residual_n: NDArray
+    slope_np: NDArray
     """Derivatives of the losses by the free parameters."""
-    weight_RG: NDArray
+    weight_G: NDArray
     """1 for a run as far from the surface as its noise; less for a run farther off."""
 
-    def rows(self, chosen: Any) -> "Fit":
-        """Some of the studies."""
-        return Fit(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
-
-def values(theta_RK: NDArray, x: NDArray, z: NDArray) -> tuple[NDArray, NDArray]:
-    """Losses ``[R, ...]`` at centred logarithms, and their derivatives ``[R, ..., K]``."""
-    E, a, b, alpha, beta, log_g = (part[(...,) + (None,) * x.ndim] for part in theta_RK.T)
+def values(theta_K: NDArray, x: NDArray, z: NDArray) -> tuple[NDArray, NDArray]:
+    """Losses at centred logarithms, and their derivatives ``[..., K]``."""
+    E, a, b, alpha, beta, log_g = theta_K
     g = np.exp(log_g)
     u, v = np.minimum(a - alpha * x, LARGEST), np.minimum(b - beta * z, LARGEST)
     term = np.exp(g * np.logaddexp(u / g, v / g))
-    share = 1 / (1 + np.exp(np.clip((v - u) / g, -600, 600)))
-    mixed = np.clip(share, 1e-300, 1), np.clip(1 - share, 1e-300, 1)
-    entropy = -sum(part * np.log(part) for part in mixed)
-    of_N, of_D = term * share, term * (1 - share)
-    slopes = (np.ones_like(term), of_N, of_D, -x * of_N, -z * of_D, g * term * entropy)
-    return E + term, np.stack(slopes, axis=-1)
+    share = expit((u - v) / g)
+    slope = np.ones((*term.shape, 6))
+    slope[..., 1] = term * share
+    slope[..., 2] = term - slope[..., 1]
+    slope[..., 3] = -x * slope[..., 1]
+    slope[..., 4] = -z * slope[..., 2]
+    slope[..., 5] = g * term * (entr(share) + entr(1 - share))
+    return E + term, slope
 
 
-def fit(design: Design, y_RGm: NDArray, form: str = "sum", *, robust: bool = True) -> Fit:
-    """Fit a form to each study, from three starts and, where every point is a run, for several
-    ``nu``. Without ``robust``, least squares of independent points."""
-    R, K = len(y_RGm), 6
-    alone = bool((design.size_G <= 1).all())
-    nus: tuple[float, ...] = (NU,)
-    if not robust:
-        nus = (1e9,)
-    elif alone and len(y_RGm[0]) >= MANY:
-        nus = NUS
-    start_SRK = starts(design, y_RGm)
-    S = len(start_SRK)
-    first = _descend(
-        design, np.tile(y_RGm, (S, 1, 1)), start_SRK.reshape(-1, K), nus[0], form, robust
-    )
-    best = _lowest(first, S, R)
-    for nu in nus[1:]:  # each from the solution of the one before
-        start = best.theta_RK
-        both = np.concatenate([start, start_SRK[0]]) if nu == nus[-1] else start
-        found = _descend(design, np.tile(y_RGm, (len(both) // R, 1, 1)), both, nu, form, robust)
-        best = _join(best, _lowest(found, len(both) // R, R))
+def fit(
+    design: Design,
+    y_n: NDArray,
+    form: str = "sum",
+    *,
+    robust: bool = True,
+    begin: Fit | None = None,
+) -> Fit:
+    """Fit a form, for several ``nu`` where every point is a run. Without ``robust``, least squares
+    of independent points. ``begin`` is a fit of another form."""
+    alone = design.runs == len(y_n)
+    nus = NUS if robust and alone and len(y_n) >= MANY else (NU,) if robust else (1e9,)
+    best = _descend(design, y_n, begin or start(design, y_n), nus[0], form, robust)
+    for nu in nus[1:]:  # each from the solution of the one before, until the likelihood falls
+        found = _descend(design, y_n, best, nu, form, robust)
+        if found.score > best.score:
+            break
+        best = found
     return best
 
 
-def starts(design: Design, y_RGm: NDArray) -> NDArray:
-    """``[3, R, K]`` starts from a grid of exponents with linear coefficients: least squares with
-    alpha >= beta, with alpha < beta, and least median of absolute residuals."""
-    known = design.known_Gm
-    y_Rn, x, z = y_RGm[:, known], design.x_Gm[known], design.z_Gm[known]
-    best_3R = np.full((3, len(y_Rn)), np.inf)
-    theta_3RK = np.zeros((3, len(y_Rn), 6))
-    level = y_Rn.min(axis=1)
-    theta_3RK[:] = np.stack(
-        [0.6 * level, *[np.log(0.2 * np.abs(level) + 1e-3)] * 2, *[0 * level + 0.3] * 2, 0 * level],
-        axis=1,
-    )
-    for alpha, beta in product(GRID, GRID):
-        columns = np.stack([np.ones_like(x), np.exp(-alpha * x), np.exp(-beta * z)], axis=1)
-        c = y_Rn @ np.linalg.pinv(columns).T
-        residual = y_Rn - c @ columns.T
-        positive = (c[:, 1:] > 0).all(axis=1)
-        logs = np.log(np.maximum(c[:, 1:], 1e-9))
-        rest = np.broadcast_to([alpha, beta, 0.0], (len(c), 3))
-        found = np.concatenate([c[:, :1], logs, rest], axis=1)
-        squares = (residual**2).mean(axis=1)
-        for i, score in (
-            (int(alpha < beta), squares),
-            (2, np.median(np.abs(residual), axis=1)),
-        ):
-            better = positive & (score < best_3R[i])
-            best_3R[i, better], theta_3RK[i, better] = score[better], found[better]
-    return theta_3RK
-
-
-def _lowest(fits: Fit, count: int, studies: int) -> Fit:
-    """The best of several starts of each study, stacked one after another."""
-    score = np.where(np.isfinite(fits.score_R), fits.score_R, np.inf).reshape(count, studies)
-    return fits.rows(score.argmin(axis=0) * studies + np.arange(studies))
-
-
-def _join(one: Fit, other: Fit) -> Fit:
-    """The better of two fits for each study."""
-    both = Fit(
-        *(
-            np.concatenate([getattr(one, name), getattr(other, name)])
-            for name in one.__dataclass_fields__
-        )
-    )
-    return _lowest(both, 2, len(one.score_R))
-
-
-class Whitener:
-    """Scales of points and runs, and what follows from them for each run of each study."""
-
-    def __init__(self, design: Design, tau2_R: NDArray, sigma2_R: NDArray) -> None:
-        self.known, self.size_G = design.known_Gm, design.size_G
-        self.tau2_R, self.sigma2_R = tau2_R, sigma2_R
-        self.mean_RG = tau2_R[:, None] + self.size_G * sigma2_R[:, None]
-        """Squared scale of the mean of a run, times the number of its points."""
-
-    def whiten(self, a: NDArray) -> NDArray:
-        """Independent numbers of scale 1 from residuals or slopes ``[R, G, m, ...]``."""
-        extra = (1,) * (a.ndim - 3)
-        known = self.known.reshape((1, *self.known.shape, *extra))
-        mean = average(a, self.size_G, self.known)[:, :, None]
-        tau = np.sqrt(self.tau2_R).reshape(-1, 1, 1, *extra)
-        between = np.sqrt(self.mean_RG).reshape(*self.mean_RG.shape, 1, *extra)
-        return np.where(known, (a - mean) / tau + mean / between, 0)
-
-    def score(self, residual: NDArray, nu: float) -> tuple[NDArray, NDArray]:
-        """Weights of runs, and minus twice the logarithm of the likelihood of residuals."""
-        far = (self.whiten(residual) ** 2).sum(axis=2)
-        m = self.size_G
-        cost = ((nu + m) * np.log1p(far / nu)).sum(axis=1)
-        return (nu + m) / (nu + far), cost
-
-    def determinant(self) -> NDArray:
-        """Logarithm of the determinant of the covariance of all points."""
-        used = self.size_G > 0
-        return (
-            np.log(self.mean_RG[:, used]).sum(axis=1)
-            + (self.size_G[used] - 1).sum() * np.log(self.tau2_R)
-        )  # fmt: skip
-
-
-def average(a: NDArray, size_G: NDArray, known_Gm: NDArray) -> NDArray:
-    """Means of runs ``[R, G, ...]``, over the points that they have."""
-    known = known_Gm.reshape((1, *known_Gm.shape, *(1,) * (a.ndim - 3)))
-    count = np.maximum(size_G, 1).reshape((1, -1, *(1,) * (a.ndim - 3)))
-    return (a * known).sum(axis=2) / count
+def start(design: Design, y_n: NDArray) -> NDArray:
+    """Of all pairs of exponents of the grid that with the least median of absolute residuals, with
+    coefficients by least squares, ``[K]``."""
+    mean = y_n.mean()
+    f, g = (np.exp(-GRID[:, None] * axis) for axis in (design.x_n, design.z_n))
+    f_mean, g_mean = f.mean(axis=1), g.mean(axis=1)
+    f, g, y = f - f_mean[:, None], g - g_mean[:, None], y_n - mean
+    ff, gg, fg = (f**2).sum(axis=1)[:, None], (g**2).sum(axis=1), f @ g.T
+    fy, gy, least = (f @ y)[:, None], g @ y, np.maximum(ff * gg - fg**2, 1e-300)
+    A, B = (gg * fy - fg * gy) / least, (ff * gy - fg * fy) / least
+    residual = y - A[..., None] * f[:, None] - B[..., None] * g
+    median = np.where((A > 0) & (B > 0), np.median(np.abs(residual), axis=2), np.inf)
+    i, k = np.unravel_index(median.argmin(), median.shape)
+    if not np.isfinite(median[i, k]):
+        level = y_n.min()
+        return np.array([0.6 * level, *[np.log(0.2 * abs(level) + 1e-3)] * 2, 0.3, 0.3, 0.0])
+    E = mean - A[i, k] * f_mean[i] - B[i, k] * g_mean[k]
+    return np.array([E, np.log(A[i, k]), np.log(B[i, k]), GRID[i], GRID[k], 0.0])
 
 
 def _descend(
-    design: Design, y_RGm: NDArray, theta_RK: NDArray, nu: float, form: str, robust: bool
+    design: Design, y_n: NDArray, begin: NDArray | Fit, nu: float, form: str, robust: bool
 ) -> Fit:
-    """Damped Gauss-Newton steps, each followed by new weights and scales; converged studies leave
-    the batch."""
-    p = FORMS[form]
-    theta, R = np.array(theta_RK, dtype=float), len(theta_RK)
-    theta[:, 3:5] = np.clip(theta[:, 3:5], *EXPONENTS)
-    value, slope = values(theta, design.x_Gm, design.z_Gm)
-    slope = slope[..., :p]
-    residual = np.where(design.known_Gm, y_RGm - value, 0)
-    spread = np.median(np.abs(residual[:, design.known_Gm]), axis=1)
-    tau2 = np.maximum((1.4826 * spread) ** 2, LEAST)
-    sigma2, damping = 0 * tau2, np.full(R, 1e-2)
-    weight, score = np.ones((R, len(design.size_G))), np.full(R, np.inf)
-    converged, active = np.zeros(R, dtype=bool), np.arange(R)
+    """Damped Gauss-Newton steps of weighted least squares, each with new weights and scales, until
+    all stay."""
+    p, m, damping, converged = FORMS[form], design.size_G, 1e-3, False
+    split = robust and design.runs < len(y_n)
+    theta = begin.theta_K if isinstance(begin, Fit) else begin
+    table, mean, within, between = _losses(design, y_n, theta, p)
+    if isinstance(begin, Fit):
+        tau2, sigma2 = begin.noise.tau2, begin.noise.sigma2
+    else:
+        spread = 1.4826 * float(np.median(np.abs(table[:, p])))
+        tau2, sigma2 = max(spread**2, LEAST), 0.0
     for _ in range(STEPS):
-        noise = Whitener(design, tau2[active], sigma2[active])
-        w, cost = noise.score(residual[active], nu)
-        white, rest = noise.whiten(slope[active]), noise.whiten(residual[active])
-        hessian = _cross(white, white, w)
-        gradient = _cross(white, rest[..., None], w)[..., 0]
-        size = np.einsum("rpp->rp", hessian) + 1e-12
-        scaled = hessian / np.sqrt(size[:, :, None] * size[:, None, :])
-        scaled += (damping[active, None] + 1e-11)[:, :, None] * np.eye(p)
-        step = np.linalg.solve(scaled, (gradient / np.sqrt(size))[..., None])[..., 0]
-        step = np.clip(step / np.sqrt(size), -0.5, 0.5)
-        tried = theta[active]
-        tried[:, :p] += step
-        low, high = EXPONENTS
-        tried[:, 3:5] = np.clip(tried[:, 3:5], low, high)
-        tried[:, 5] = np.clip(tried[:, 5], -2, 2)
-        moved = tried[:, :p] - theta[active, :p]  # a bound may stop a step
-        value, new_slope = values(tried, design.x_Gm, design.z_Gm)
-        new = np.where(design.known_Gm, y_RGm[active] - value, 0)
-        _, new_cost = noise.score(new, nu)
-        better = new_cost <= cost + 1e-12 * np.abs(cost)
-        damping[active] = np.clip(damping[active] * np.where(better, 1 / 6, 6), 1e-9, 1e5)
-        taken = active[better]
-        theta[taken], residual[taken] = tried[better], new[better]
-        slope[taken] = new_slope[better][..., :p]
+        scale = tau2 + m * sigma2
+        far = within / tau2 + between / scale
+        weight = (nu + m) / (nu + far)
+        weighted = weight[:, None] * mean
+        inside = table.T @ (weight[design.run_n, None] * table) - mean.T @ weighted
+        of_means = mean.T @ (weighted / scale[:, None])
+        products = inside / tau2 + of_means
+        gradient = products[:p, p]
+        bread = invert(products[:p, :p], damping)
+        tried = theta.copy()
+        tried[:p] += np.clip(bread @ gradient, -0.5, 0.5)
+        tried = np.clip(tried, LOW, HIGH)
         # Decrease of the cost still expected, in units in which differences of 1 matter.
-        short = (gradient * moved).sum(axis=1) < 1e-7
-        old = tau2[active], sigma2[active]
-        noise_w, _ = noise.score(residual[active], nu)
-        tau2[active], sigma2[active] = _scales(
-            design, noise, residual[active], slope[active], noise_w, robust
-        )
-        still = np.abs(np.log(tau2[active] / old[0])) < 1e-5
-        still &= np.abs(sigma2[active] - old[1]) < 1e-5 * (tau2[active] + sigma2[active])
-        done = short & still
-        converged[active[done]] = True
-        active = active[~done]
-        if not len(active):
+        short = gradient @ (tried - theta)[:p] < 1e-9
+        new = _losses(design, y_n, tried, p)
+        new_far = new[2] / tau2 + new[3] / scale
+        change = (nu + m) @ np.log((nu + new_far) / (nu + far))
+        shared = float((bread * of_means[:p, :p]).sum()) if split else None
+        old = tau2, sigma2
+        tau2, sigma2 = _scales(design, p, float(inside[p, p]), between, weight, shared, nu)
+        if change <= 1e-12 * len(y_n):
+            theta, (table, mean, within, between) = tried, new
+            damping = max(damping / 10, 1e-11)
+        else:
+            damping = min(damping * 10, 1e5)
+        still = abs(tau2 / old[0] - 1) < 1e-5
+        if short and still and abs(sigma2 - old[1]) < 1e-5 * (tau2 + sigma2):
+            converged = True
             break
-    noise = Whitener(design, tau2, sigma2)
-    weight, cost = noise.score(residual, nu)
-    m = design.size_G[design.size_G > 0]
-    constant = (gammaln((nu + m) / 2) - gammaln(nu / 2) - m / 2 * np.log(nu)).sum()
-    score = cost + noise.determinant() - 2 * constant
-    return Fit(
-        theta, tau2, sigma2, np.full(R, nu), score, converged, residual, slope, weight
-    )  # fmt: skip
+    scale = tau2 + m * sigma2
+    far = within / tau2 + between / scale
+    terms = (nu + m) * np.log1p(far / nu) + np.log(scale) + (m - 1) * np.log(tau2)
+    terms -= 2 * (gammaln((nu + m) / 2) - gammaln(nu / 2) - m / 2 * np.log(nu))
+    noise, weight = Noise(design, tau2, sigma2), (nu + m) / (nu + far)
+    return Fit(theta, noise, nu, terms.sum(), converged, table[:, p], table[:, :p], weight)
 
 
-def _cross(one: NDArray, other: NDArray, weight: NDArray) -> NDArray:
-    """Weighted sums over points of products, ``[R, p, q]``."""
-    R, G, m, p = one.shape
-    left = (one * weight[:, :, None, None]).reshape(R, G * m, p)
-    return left.transpose(0, 2, 1) @ other.reshape(R, G * m, -1)
+def _losses(
+    design: Design, y_n: NDArray, theta_K: NDArray, p: int
+) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """Slopes and residuals ``[n, p + 1]``, their means times the roots of numbers of points, and
+    sums of squares of residuals ``[G]`` within runs and of their means."""
+    value, slope = values(theta_K, design.x_n, design.z_n)
+    table = np.column_stack([slope[:, :p], y_n - value])
+    mean = design.rooted_Gn @ table
+    between = mean[:, p] ** 2
+    return table, mean, design.sums(table[:, p] ** 2) - between, between
 
 
 def _scales(
     design: Design,
-    noise: Whitener,
-    residual: NDArray,
-    slope: NDArray,
-    weight: NDArray,
-    robust: bool,
-) -> tuple[NDArray, NDArray]:
-    """Sums of squares within and between runs over their degrees of freedom."""
-    m, G, p = design.size_G, (design.size_G > 0).sum(), slope.shape[-1]
-    points = m.sum()
-    mean = average(residual, m, design.known_Gm)
-    between = weight * m * mean**2
-    total = (weight * (residual**2).sum(axis=2)).sum(axis=1)
-    if not robust or points == G:
-        return np.maximum(total / max(points - p, 1), LEAST), np.zeros(len(total))
-    of_mean = average(slope, m, design.known_Gm)[:, :, None]
-    of_means = _cross(of_mean, of_mean, weight * m / noise.mean_RG)
-    white = noise.whiten(slope)
-    hessian = _cross(white, white, weight)
-    shared = np.einsum("rpq,rqp->r", invert(hessian), of_means)
-    shared = np.clip(shared, 0, min(p, G - 1))
-    within = np.maximum(total - between.sum(axis=1), 0)
-    tau2 = np.maximum(within / np.maximum(points - G - p + shared, 1), LEAST)
-    return tau2, run_scale(between, m, tau2, G - shared)
+    p: int,
+    inside: float,
+    between_G: NDArray,
+    weight_G: NDArray,
+    shared: float | None,
+    nu: float,
+) -> tuple[float, float]:
+    """``tau2`` and ``sigma2`` from sums of squares within and between runs over their degrees of
+    freedom; ``shared`` are the parameters that means of runs determine, None without ``sigma2``."""
+    m, runs, points = design.size_G, design.runs, len(design.run_n)
+    if shared is None:
+        tau2, sigma2 = max((inside + weight_G @ between_G) / max(points - p, 1), LEAST), 0.0
+    else:
+        shared = min(max(shared, 0.0), p, runs - 1)
+        tau2 = max(inside / max(points - runs - p + shared, 1), LEAST)
+        sigma2 = run_scale(weight_G * between_G, m, tau2, runs - shared)
+    # As much larger as brings the sum of weights to that of the solution: fewer repetitions (Kent,
+    # Tyler and Vardi 1994).
+    apart = inside / tau2 + weight_G @ (between_G / (tau2 + m * sigma2))
+    stretch = float((runs * nu + points - apart) / (nu * weight_G.sum()))
+    return float(tau2 * stretch), sigma2 * stretch
 
 
-def run_scale(between_RG: NDArray, m_G: NDArray, tau2_R: NDArray, degrees_R: NDArray) -> NDArray:
+def run_scale(between_G: NDArray, m_G: NDArray, tau2: float, degrees: float) -> float:
     """The ``sigma2`` for which ``sum between / (tau2 + m sigma2)`` equals the degrees of freedom,
-    0 if there is none (Mandel and Paule 1970). Newton steps on the reciprocal, which is linear in
-    ``sigma2`` if all runs have equally many points."""
-    sigma2 = np.zeros(len(tau2_R))
-    m = np.maximum(m_G, 1)
-    for _ in range(1 if (m == m[0]).all() else 6):
-        scale = tau2_R[:, None] + m * sigma2[:, None]
-        total = np.maximum((between_RG / scale).sum(axis=1), 1e-300)
-        slope = np.maximum((between_RG * m / scale**2).sum(axis=1), 1e-300)
-        sigma2 = np.maximum(sigma2 + (total / degrees_R - 1) * total / slope, 0)
-    return sigma2
+    0 if there is none (Mandel and Paule 1970)."""
+    total = between_G.sum()
+    if total <= tau2 * degrees:
+        return 0.0
+    most, least = (total / degrees - tau2) / np.array([m_G.min(), m_G.max()])
+    if least == most:
+        return float(most)
+    root = brentq(lambda s: (between_G / (tau2 + m_G * s)).sum() - degrees, least, most)
+    return float(np.asarray(root))
 
 
-def invert(matrix_Rpp: NDArray) -> NDArray:
-    """Inverses of positive matrices, of which some may be singular."""
-    size = np.sqrt(np.einsum("rpp->rp", matrix_Rpp) + 1e-300)
-    outer = size[:, :, None] * size[:, None, :]
-    return np.linalg.inv(matrix_Rpp / outer + 1e-11 * np.eye(matrix_Rpp.shape[-1])) / outer
+def invert(matrix_pp: NDArray, damping: float = 1e-11) -> NDArray:
+    """Inverse of a positive matrix that may be singular, its diagonal larger by ``damping``."""
+    size = np.sqrt(matrix_pp.diagonal() + 1e-300)
+    outer = size[:, None] * size
+    return np.linalg.inv(matrix_pp / outer + damping * np.eye(len(size))) / outer

@@ -84,7 +84,7 @@ def _loss(groups: dict[tuple, Group], cell: Cell, N: int, D: int | None) -> Row:
 
 @cache
 def _surface(group: Group) -> LossSurface:
-    return loss_surface.fit_group(group, check=False)
+    return loss_surface.fit_group(group)
 
 
 def seal(study: Path, grid: Grid, forecasts: list[Row]) -> tuple[Path, str]:

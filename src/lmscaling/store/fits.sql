@@ -125,11 +125,10 @@ CREATE TABLE surfaces AS
 -- runs: Runs that they are of.
 -- farther: Expected loss at four times the largest N and D, nats per token.
 -- tests: Of the sum.
--- check: Parameters by the method of Hoffmann et al., and whether they differ significantly.
 -- drawn: E, A, B, alpha, beta and g of the drawn curve, also where the runs determine none of them.
 SELECT *, unnest(NULL::STRUCT(
     points INTEGER, runs INTEGER, farther DOUBLE, farther_low DOUBLE, farther_high DOUBLE,
-    tests VARCHAR, "check" VARCHAR, drawn DOUBLE[]
+    tests VARCHAR, drawn DOUBLE[]
 )) FROM any_surface;
 
 -- The sum and the form with interaction, of surfaces that have both.
