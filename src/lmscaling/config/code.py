@@ -25,15 +25,6 @@ DIGITS = 12
 """Hexadecimal digits of a fingerprint."""
 
 
-def attention_files(cell: Cell) -> list[Path]:
-    """The source files of a cell's attention and of its kernels; none if it has no file any more.
-
-    Raises:
-        UserError: One of them is not valid Python.
-    """
-    return registry.attention_sources(cell.variants)
-
-
 @cache
 def _fingerprint(names: tuple[str, ...], gpus: int) -> str:
     if set(names) - set(registry.attentions()):
