@@ -14,7 +14,8 @@ from lmscaling.config.validation import checked
 from lmscaling.files import read_json
 from lmscaling.formatting import bytes_of, folded, noted, short, skipped
 from lmscaling.plan import calibrations, jobs, measurements, totals
-from lmscaling.plan.estimate import Forecast, Range, Shape, forecast, memory_scale
+from lmscaling.plan.estimate import Forecast, Range, forecast
+from lmscaling.plan.footprint import Shape, memory_scale
 from lmscaling.plan.text_needs import Supply, supply
 from lmscaling.plan.throughput.model import QUANTILES
 
