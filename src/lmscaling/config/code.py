@@ -40,11 +40,11 @@ def packages(paths: Iterable[Path], gpus: int) -> dict[str, str]:
     """
     found = {}
     for path in paths if gpus else ():
-        for node in source_code.syntax(path).body:
-            match node:
-                case ast.Assign(targets=[ast.Name(id="PACKAGE")], value=ast.Constant(str(name))):
-                    with suppress(PackageNotFoundError):
-                        found[name] = version(name)
+        body = source_code.parsed(path, source_code.text_of(path)).body
+        for name, package in source_code.texts(body):
+            if name == "PACKAGE":
+                with suppress(PackageNotFoundError):
+                    found[package] = version(package)
     return found
 
 
