@@ -109,19 +109,37 @@ def work(cell: Cell, shape: Shape, micro_batch: int, recompute: bool, gpus: int)
     )
 
 
-def reduced(
-    cell: Cell, shape: Shape, device: Device | None, calibration: Calibration, known: Coefficients
-) -> Prediction:
-    """The mean time of an update from a calibration, which was made on one device and reduces no
-    gradient."""
-    seconds, share, sd = calibration.update_seconds or 0.0, 0.0, 0.0
-    if device and cell.gpus > 1:
-        layout = calibration.micro_batch, calibration.recompute
-        x_K = vector(work(cell, shape, *layout, cell.gpus), device)
-        reduction = known.predict(np.where(np.array(NAMES) == REDUCTION, x_K, 0.0), 0.0)
-        share = reduction.seconds / (seconds + reduction.seconds)
-        seconds, sd = seconds + reduction.seconds, share * reduction.sd
-    return Prediction(seconds, math.hypot(TRAINED, sd), {REDUCTION: share} if share else {})
+def _layout(
+    cell: Cell, shape: Shape, device: Device | None, calibration: Calibration | None, scale: float
+) -> Layout | None:
+    """How a device computes a cell, as calibrated or guessed; None if it has too little memory."""
+    if calibration:
+        settings = calibration.micro_batch, calibration.recompute
+        return Layout(*settings, calibration.peak_memory_bytes or 0.0, MEASURED_MEMORY_SD)
+    memory = device and device.memory_bytes
+    return footprint.guess(cell, shape.params_total, memory, shape.kinds, scale)
+
+
+def _time(
+    cell: Cell,
+    shape: Shape,
+    layout: Layout,
+    device: Device | None,
+    calibration: Calibration | None,
+    known: Coefficients,
+) -> Prediction | None:
+    """The mean time of an update of a run, if it is known: predicted, or that of a calibration,
+    which was made on one device, with a predicted reduction of the gradient."""
+    seconds = calibration.update_seconds if calibration else None
+    if not device or (calibration and (not seconds or cell.gpus < 2)):
+        return Prediction(seconds, TRAINED, {}) if seconds else None
+    x_K = vector(work(cell, shape, layout.micro_batch, layout.recompute, cell.gpus), device)
+    if not seconds:
+        return known.predict(x_K, TRAINED)
+    reduction = known.predict(np.where(np.array(NAMES) == REDUCTION, x_K, 0.0), 0.0)
+    share = reduction.seconds / (seconds + reduction.seconds)
+    sd = math.hypot(TRAINED, share * reduction.sd)
+    return Prediction(seconds + reduction.seconds, sd, {REDUCTION: share})
 
 
 def budget_updates(cell: Cell, update_seconds: float | None) -> int | None:
@@ -159,29 +177,15 @@ def forecast(
         scale: As in ``footprint.memory_bytes``.
         price: Dollars of a GPU-hour.
     """
-    predicted, source, known = None, "", known or coefficients.shipped()
-    if calibration:
-        settings = calibration.micro_batch, calibration.recompute
-        layout = Layout(*settings, calibration.peak_memory_bytes or 0.0, MEASURED_MEMORY_SD)
-        if calibration.update_seconds:
-            source, predicted = "calibrated", reduced(cell, shape, device, calibration, known)
-    else:
-        memory = device and device.memory_bytes
-        layout = footprint.guess(cell, shape.params_total, memory, shape.kinds, scale)
-        if device and layout:
-            source = "predicted" if is_refitted else "published"
-            of_cell = work(cell, shape, layout.micro_batch, layout.recompute, cell.gpus)
-            predicted = known.predict(vector(of_cell, device), TRAINED)
-    if run:
-        source, predicted = "run", Prediction(run["train_seconds"] / run["updates"], 0.0, {})
+    layout = _layout(cell, shape, device, calibration, scale)
     if layout is None:
         assert device
-        least = footprint.memory_bytes(cell, shape.params_total, 1, True, shape.kinds, scale)
-        cannot = (
-            f"one sequence takes {least / 1e9:.0f} GB, a device has "
-            f"{device.memory_bytes / 1e9:.0f} GB, of which a run fills at most {FILL:.0%}"
-        )
-        return Forecast(name=cell.name, gpus=cell.gpus, fits="does not fit", cannot=cannot)
+        return _too_large(cell, shape, device, scale)
+    predicted = _time(cell, shape, layout, device, calibration, known or coefficients.shipped())
+    if run:
+        predicted = Prediction(run["train_seconds"] / run["updates"], 0.0, {})
+    guessed = "predicted" if is_refitted else "published"
+    source = "run" if run else "calibrated" if calibration else guessed
     amounts = partial(_amounts, cell, tokens, run, price, device and device.power)
     found = amounts(predicted and predicted.seconds)
     notes = [exhausts(cell, found.get("updates"), tokens), *_notes(cell, found.get("updates"))]
@@ -194,7 +198,7 @@ def forecast(
         memory_bytes=layout.memory_bytes or None,
         memory_sd=layout.memory_sd if layout.memory_bytes else None,
         measured=bool(calibration or run),
-        source=source,
+        source=source if predicted else "",
         fits=layout.fits(device.memory_bytes) if device and layout.memory_bytes else "",
         update_sd=predicted and predicted.sd,
         shares=predicted.shares if predicted else {},
@@ -204,6 +208,16 @@ def forecast(
         disk_bytes=shape.params_total * (4 + len(cell.keep) * (CHECKPOINT_BYTES + 4)),
         notes=[note for note in (*notes, *shape.remarks) if note],
     )
+
+
+def _too_large(cell: Cell, shape: Shape, device: Device, scale: float) -> Forecast:
+    """The forecast of a cell of which not even one sequence fits."""
+    least = footprint.memory_bytes(cell, shape.params_total, 1, True, shape.kinds, scale)
+    cannot = (
+        f"one sequence takes {least / 1e9:.0f} GB, a device has {device.memory_bytes / 1e9:.0f} "
+        f"GB, of which a run fills at most {FILL:.0%}"
+    )
+    return Forecast(name=cell.name, gpus=cell.gpus, fits="does not fit", cannot=cannot)
 
 
 def _amounts(
