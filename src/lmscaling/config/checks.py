@@ -69,7 +69,7 @@ def of_study(study: Study) -> Iterator[Rule]:
     yield (
         "axes",
         n <= MOST_CELLS,
-        f"have {n:,} combinations; allowed: up to {MOST_CELLS:,} in one study",
+        f"would have {n:,} combinations; allowed: up to {MOST_CELLS:,} in one study",
     )
 
 

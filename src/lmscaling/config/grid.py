@@ -155,7 +155,7 @@ def of_task(name: str) -> Iterator[None]:
         yield
     except StudyError as error:
         path = tuple(part for part in error.path if part != "axes")
-        if path[0] not in {key.name for key in fields(Task)}:
+        if path and path[0] not in {key.name for key in fields(Task)}:
             raise
         problem = error.problem.replace("--set ", f"--set tasks.{name}.")
         raise StudyError(("tasks", name, *path), problem) from None
