@@ -25,7 +25,7 @@ from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
-from lmscaling.plan import estimate
+from lmscaling.plan import footprint
 from lmscaling.train.module import micro_batches
 from lmscaling.train.run import train
 
@@ -68,7 +68,7 @@ def bare(cell: Cell, stream: Stream) -> float:
     for update in range(1, UPDATES + 1):
         slab = torch.from_numpy(stream.slab(update, cell.update_tokens).astype("int64"))
         total = torch.zeros(())
-        for x_BT, y_BT in micro_batches(slab, cell.context, estimate.sequences(cell)):
+        for x_BT, y_BT in micro_batches(slab, cell.context, footprint.sequences(cell)):
             loss = gpt.loss(x_BT, y_BT)
             loss.backward()
             total += loss.detach()

@@ -23,7 +23,7 @@ from lmscaling.config import grid
 from lmscaling.config.cell import Cell
 from lmscaling.data import shards, vocabulary
 from lmscaling.data.dataset import Dataset
-from lmscaling.plan import estimate
+from lmscaling.plan import footprint
 from lmscaling.runtime.environment import processor
 from lmscaling.types import Split
 
@@ -180,7 +180,7 @@ def calibration(folder: Path, cell: Cell, **way: Any) -> Path:
         "device": processor(),
         "versions": {},
         "measured": False,
-        "micro_batch": estimate.sequences(cell),
+        "micro_batch": footprint.sequences(cell),
     }
     path = folder / "calibration.json"
     path.write_text(json.dumps(made | way))

@@ -16,7 +16,7 @@ from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.model.gpt import GPT
-from lmscaling.plan import estimate
+from lmscaling.plan import footprint
 from lmscaling.runtime.environment import processor
 from lmscaling.train import calibrate, settings
 from lmscaling.train.module import Training
@@ -45,7 +45,7 @@ def test_it_measures_a_cell_and_writes_what_training_reads(cell, places):
     assert (result.of, result.device) == (cell.calibration, processor())
     assert result.measured
     assert result.code == code.present(cell)
-    assert estimate.sequences(cell) % result.micro_batch == 0
+    assert footprint.sequences(cell) % result.micro_batch == 0
     least, most = result.update_seconds_range or (0, 0)
     assert 0 < least <= (result.update_seconds or 0) <= most
     assert {t.choice["chunk"] for t in result.trials} == {64, 32, 128, 256}
@@ -279,7 +279,7 @@ def test_a_cell_of_several_ranks_is_measured_as_one_of_them(two_ranks, monkeypat
 
     monkeypatch.setattr(GPT, "loss", loss)
     result = calibrate.measured(two_ranks, CPU, tmp_path)
-    assert estimate.sequences(two_ranks) == 2
+    assert footprint.sequences(two_ranks) == 2
     assert [t.micro_batch for t in result.trials] == [1, 2]
     for trial in result.trials:  # the first of each has no gradients before it
         calls = [kept.pop(0) for _ in range(1 + 2 + trial.repeats)]

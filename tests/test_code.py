@@ -65,7 +65,7 @@ def test_the_files_of_a_variant_are_its_bases_and_kernels_however_they_are_named
     def files(*lines, name="mine"):
         if lines:
             package.write(name, "\n".join(["from lmscaling import kernels", *lines]))
-        found = code.attention_files(replace(cell, attention=name))
+        found = registry.attention_sources([name])
         return {path.relative_to(registry.PACKAGE).as_posix() for path in found}
 
     package.write("_base", "from .linear import Attention\n")

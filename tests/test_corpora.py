@@ -22,7 +22,7 @@ from lmscaling.data.tokenize import tokenize, tokenize_all
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
 from lmscaling.plan import documents, study_plan
-from lmscaling.plan.estimate import Shape
+from lmscaling.plan.footprint import Shape
 from lmscaling.report import provenance
 
 

@@ -13,7 +13,7 @@ from conftest import ROOT, calibration, refused
 from lmscaling.config import grid, study_file
 from lmscaling.config.devices import DEVICES
 from lmscaling.errors import UserError
-from lmscaling.plan import calibrations, estimate, jobs
+from lmscaling.plan import calibrations, estimate, footprint, jobs
 from lmscaling.plan.calibrations import chosen, nearest, tells
 from lmscaling.plan.throughput.coefficients import shipped
 from lmscaling.plan.throughput.model import SPREAD, Timing, vector
@@ -178,7 +178,7 @@ def test_a_run_without_a_calibration_trains_with_the_options_of_the_nearest(plac
     settled = run.calibration
     assert (settled["measured"], settled["nearest"]) == (False, cell.calibration)
     assert (settled["of"], settled["choice"]) == (other.calibration, {"chunk": 32})
-    assert estimate.sequences(other) % settled["micro_batch"] == 0
+    assert footprint.sequences(other) % settled["micro_batch"] == 0
     assert trained() == run  # what has ended is read again, as by a workflow that is started twice
 
 

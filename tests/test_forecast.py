@@ -17,7 +17,7 @@ from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_record
 from lmscaling.fits import forecast_scores
 from lmscaling.plan.estimate import Forecast as Cost
-from lmscaling.plan.estimate import Shape
+from lmscaling.plan.footprint import Shape
 from lmscaling.records import forecast
 from lmscaling.report import forecasts as report
 from lmscaling.runtime import environment

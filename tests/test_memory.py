@@ -22,7 +22,7 @@ from lmscaling.config.cell import Model
 from lmscaling.kernels.rotary import unrotated
 from lmscaling.model import gpt, optimizer
 from lmscaling.model.gpt import GPT, Block
-from lmscaling.plan import estimate
+from lmscaling.plan import footprint
 from lmscaling.plan.throughput.timed_steps import METHODS
 from lmscaling.train.checkpoint import SafetensorsIO
 from lmscaling.train.trainer import trainer
@@ -109,7 +109,7 @@ def test_a_rank_holds_eighteen_bytes_a_parameter_and_22_if_it_drops_its_gradient
     spawn(train, (small, tmp_path), nprocs=2)
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert found == pytest.approx([estimate.STATE_BYTES, 22], abs=0.05)
+        assert found == pytest.approx([footprint.STATE_BYTES, 22], abs=0.05)
 
 
 def test_a_block_among_ranks_stays_one_graph(cell):
@@ -157,7 +157,7 @@ def test_a_block_keeps_37_bytes_a_token_and_unit_of_width_or_a_little_less(backe
     found = sum(saved.values()) / (B * T * D)
     assert y_BTD.requires_grad
     assert found == pytest.approx(counted, abs=0.05)
-    assert 0.92 * estimate.ACTIVATION_BYTES < found < estimate.ACTIVATION_BYTES
+    assert 0.92 * footprint.ACTIVATION_BYTES < found < footprint.ACTIVATION_BYTES
 
 
 LONGEST: dict[tuple[int, str], int] = {}
@@ -173,7 +173,7 @@ def needed(cell, size, implementation, context):
     """Bytes, in the plan."""
     long = replace(cell, model=SIZES[size], context=context)
     kinds = [METHODS[implementation.replace("_", " ", 1)]]
-    return estimate.memory_bytes(long, gpt.shape(long).params_total, 1, True, kinds)
+    return footprint.memory_bytes(long, gpt.shape(long).params_total, 1, True, kinds)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_published_training_steps_end_where_the_plan_says_that_memory_ends(
     cell, size, implementation
 ):
     longest, card = LONGEST[size, implementation], devices.DEVICES["NVIDIA H100"].memory_bytes
-    assert needed(cell, size, implementation, longest) <= estimate.FILL * card
+    assert needed(cell, size, implementation, longest) <= footprint.FILL * card
     if size != 124:  # whose series end with the axis
-        assert needed(cell, size, implementation, 2 * longest) > estimate.FILL * card
+        assert needed(cell, size, implementation, 2 * longest) > footprint.FILL * card
 
 
 OTHERS = ("softmax_no_flash", "linear_attention_parallel_no_flash", "linear_state_parallel")
@@ -210,10 +210,10 @@ def test_gpt2_xl_on_eight_cards_of_80_gb_gets_half_of_the_micro_batch_of_llm_c(c
     large = replace(cell, model=SIZES[1558], context=1024, update_tokens=2**20, gpus=8)
     params = gpt.shape(large).params_total
     assert params == pytest.approx(1558e6, rel=1e-3)
-    few, many = (estimate.memory_bytes(large, params, n, recompute=False) for n in (8, 16))
+    few, many = (footprint.memory_bytes(large, params, n, recompute=False) for n in (8, 16))
     head = 6 * 50257 * 1600 + 2 * 2**28
     assert many == pytest.approx(18 * params + 16384 * 1600 * 48 * 37 + head)
     assert few < 0.9 * 80e9 < many
-    layout = estimate.guess(large, params, devices.DEVICES["NVIDIA H100"].memory_bytes)
+    layout = footprint.guess(large, params, devices.DEVICES["NVIDIA H100"].memory_bytes)
     assert layout
     assert (layout.micro_batch, layout.recompute) == (8, False)

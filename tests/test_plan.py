@@ -15,8 +15,8 @@ from lmscaling.config.calibration import Calibration
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.model import gpt
-from lmscaling.plan import estimate, jobs, study_plan
-from lmscaling.plan.estimate import Shape
+from lmscaling.plan import estimate, footprint, jobs, study_plan
+from lmscaling.plan.footprint import Shape
 from lmscaling.plan.jobs import productive_seconds as left
 
 H100 = devices.DEVICES["NVIDIA H100"]
@@ -73,7 +73,7 @@ def test_a_cell_is_planned_by_what_was_measured_and_nobody_knows_the_speed_of_a_
 def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_where_none_does(made):
     cell = next(c for c in made.cells.values() if (c.size, c.context) == ("1558M", 16384))
     shape = gpt.shape(cell)
-    *ways, too_narrow = (estimate.guess(cell, shape.params_total, m) for m in (141e9, 80e9, 24e9))
+    *ways, too_narrow = (footprint.guess(cell, shape.params_total, m) for m in (141e9, 80e9, 24e9))
     assert [way and way.recompute for way in ways] == [False, True]
     assert too_narrow is None
     cannot = estimate.forecast(cell, shape, devices.Device(312e12, 24e9, 3e12), None, None).cannot

@@ -13,8 +13,9 @@ from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Model
 from lmscaling.config.devices import Device
 from lmscaling.files import write_json
-from lmscaling.plan import estimate, study_plan
-from lmscaling.plan.estimate import Forecast, Shape
+from lmscaling.plan import estimate, footprint, study_plan
+from lmscaling.plan.estimate import Forecast
+from lmscaling.plan.footprint import Shape
 
 DEVICE = "NVIDIA H100"
 FOUR = [f"{i}.jsonl" for i in range(4)]
@@ -193,7 +194,7 @@ def forecast(cell, device: Any = ROOMY, measured=None, tokens=None) -> Any:
 
 
 def guess(cell, memory) -> Any:
-    return estimate.guess(cell, PARAMS, memory)
+    return footprint.guess(cell, PARAMS, memory)
 
 
 def measured(micro_batch=1, **values):
@@ -217,11 +218,11 @@ def test_memory_is_the_sum_of_state_activations_and_logits(gpt2):
     bytes a layer and one complete layer."""
     state, head, width = 18 * PARAMS, 6 * 50257 * 768, 1024 * 768
     logits = 2 * 2 * 1024 * 50257
-    small = estimate.memory_bytes(gpt2, PARAMS, 2, recompute=False)
+    small = footprint.memory_bytes(gpt2, PARAMS, 2, recompute=False)
     assert small == state + head + 2 * width * 12 * 37 + logits
-    large = estimate.memory_bytes(gpt2, PARAMS, 16, recompute=False)
+    large = footprint.memory_bytes(gpt2, PARAMS, 16, recompute=False)
     assert large == state + head + 16 * width * 12 * 37 + 2 * 2**28
-    recomputed = estimate.memory_bytes(gpt2, PARAMS, 2, recompute=True)
+    recomputed = footprint.memory_bytes(gpt2, PARAMS, 2, recompute=True)
     assert recomputed == state + head + 2 * width * (12 * 4 + 37) + logits
 
 
@@ -235,12 +236,12 @@ def test_a_micro_batch_has_at_most_16384_tokens_and_divides_the_update(gpt2):
 
 def test_an_estimate_fills_nine_tenths_of_a_device_for_sure_or_is_the_smallest_layout(gpt2):
     """With a probability of 90 % it takes less than the upper end of its interval of 80 %."""
-    needed = estimate.memory_bytes(gpt2, PARAMS, 16, recompute=False)
+    needed = footprint.memory_bytes(gpt2, PARAMS, 16, recompute=False)
     most = needed * exp(1.2816 * 0.1 * (1 - 18 * PARAMS / needed))
     enough, short = (guess(gpt2, most / 0.9 * x) for x in (1.0001, 0.9999))
     assert (enough.micro_batch, enough.memory_bytes) == (16, needed)
     assert short.micro_batch == 8
-    least = estimate.memory_bytes(gpt2, PARAMS, 1, recompute=True)  # is taken if it likely fits
+    least = footprint.memory_bytes(gpt2, PARAMS, 1, recompute=True)  # is taken if it likely fits
     likely, none = (guess(gpt2, least / 0.9 * x) for x in (1.0001, 0.9999))
     assert (likely.micro_batch, likely.recompute, none) == (1, True, None)
     words = [likely.fits(least / 0.9 * x) for x in (0.9999, 1.0001, 1.1)]
@@ -297,7 +298,7 @@ def test_a_run_ends_where_its_data_end_and_costs_no_more(gpt2, data, epochs, sha
 
 
 def test_a_cell_that_does_not_fit_has_a_reason_and_no_numbers(gpt2):
-    least = estimate.memory_bytes(gpt2, PARAMS, 1, recompute=True)
+    least = footprint.memory_bytes(gpt2, PARAMS, 1, recompute=True)
     fits, refused = (
         forecast(gpt2, replace(ROOMY, memory_bytes=least / 0.9 * x)) for x in (1.001, 0.999)
     )

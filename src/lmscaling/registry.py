@@ -1,6 +1,6 @@
 """The folder is the registry: a variant or a figure exists because its file does.
 
-Names are read from file stems and imports from source text, so that planning a study never loads
+Names are read from file stems and facts from source text, so that planning a study never loads
 torch or duckdb. Attention variants are also looked for in ``attention/`` of the working directory,
 for an installed package is no place for files of a user.
 """
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lmscaling import source_code
 from lmscaling.errors import UserError
@@ -70,26 +70,16 @@ def own_attention_files() -> dict[str, Path]:
     return files
 
 
-def attention_file(stem: str) -> Path:
-    """The source file of a variant, or of a module beside the variants; it may not exist."""
-    return own_attention_files().get(stem, PACKAGE / "attention" / f"{stem}.py")
-
-
 def name_of(path: Path) -> str:
     """The name of a source file within this package, as ``attention/mine.py``."""
     is_own = not path.is_relative_to(PACKAGE)
     return f"attention/{path.name}" if is_own else path.relative_to(PACKAGE).as_posix()
 
 
-def attention_variants() -> dict[str, Path]:
-    """Source files of the attention variants by name, sorted."""
-    own = {k: path for k, path in own_attention_files().items() if not k.startswith("_")}
-    return dict(sorted((sources("attention") | own).items()))
-
-
 def attentions() -> list[str]:
     """Names of the attention variants, which are the legal values of ``axes.attention``."""
-    return list(attention_variants())
+    own = (stem for stem in own_attention_files() if not stem.startswith("_"))
+    return sorted({*sources("attention"), *own})
 
 
 def implementations(attention: str) -> list[str]:
@@ -117,15 +107,8 @@ def timed_as(attention: str) -> str:
     return _constant(attention, "TIMED_AS")
 
 
-def _constant(attention: str, constant: str) -> str:
-    for statement in (each for node in _lineage(attention) for each in node.body):
-        match statement:
-            case (
-                ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(str(value)))
-                | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(str(value)))
-            ) if name == constant:
-                return value
-    return ""
+def _constant(attention: str, name: str) -> str:
+    return next((c.constants[name] for c in _lineage(attention) if name in c.constants), "")
 
 
 def checked_by(way: str) -> str:
@@ -140,12 +123,9 @@ def takes_chunk(way: str) -> bool:
     folder = PACKAGE / "kernels" / family(attention)
     places = {folder / f"{name}.py": "attend", folder / f"{FORMS}.py": name}
     return any(
-        isinstance(node, ast.arg) and node.arg == "chunk"
+        re.search(rf"^def {function}\([^)]*\bchunk\b", path.read_text(), re.M)
         for path, function in places.items()
         if path.is_file()
-        for attend in source_code.syntax(path).body
-        if isinstance(attend, ast.FunctionDef) and attend.name == function
-        for node in ast.walk(attend.args)
     )
 
 
@@ -154,25 +134,62 @@ def options(attention: str) -> dict[str, Any]:
 
     They are the keyword-only parameters of its class but ``context``, which the model gives.
     """
-    if (given := _parameters(attention)) is None:
-        return {}
-    pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    defaults = {argument.arg: default for argument, default in pairs}
-    return {name: _literal(x) for name, x in defaults.items() if name != "context"}
+    return next((c.options for c in _lineage(attention) if c.options is not None), {})
 
 
 def takes_any_option(attention: str) -> bool:
     """Whether a variant checks its options itself, because its class has ``**options``; then it is
     many attentions, and none without options."""
-    given = _parameters(attention)
-    return bool(given and given.kwarg)
+    own = (c.takes_any for c in _lineage(attention) if c.options is not None)
+    return next(own, False)
 
 
-def _parameters(attention: str) -> ast.arguments | None:
-    """Of the constructor of a variant; None if it has none of its own."""
-    methods = (method for node in _lineage(attention) for method in node.body)
-    of = (m for m in methods if isinstance(m, ast.FunctionDef) and m.name == "__init__")
-    return next((method.args for method in of), None)
+class _Class(NamedTuple):
+    """What the source of a class says."""
+
+    constants: dict[str, str]
+    options: dict[str, Any] | None
+    """Keyword-only parameters with their defaults; None without a constructor of its own."""
+    takes_any: bool
+    base: str
+    """Name of the first class that it extends, with its module."""
+
+
+def _lineage(attention: str) -> list[_Class]:
+    """``Attention`` in a variant's file and the classes in ``attention/`` that it extends."""
+    found: list[_Class] = []
+    stem, name = attention, "Attention"
+    while (path := _attention_file(stem)) and len(found) < 10:
+        classes = _classes(path, source_code.text_of(path))
+        if name not in classes:
+            break
+        found.append(classes[name])
+        module, _, name = classes[name].base.rpartition(".")
+        stem = module.removeprefix(f"{PACKAGE.name}.attention.") or stem
+    return found
+
+
+@cache
+def _classes(path: Path, text: str) -> dict[str, _Class]:
+    body = source_code.parsed(path, text).body
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    bound = source_code.bound_names(body, f"{PACKAGE.name}.attention")
+    found = {}
+    for name, node in classes.items():
+        base = ast.unparse(node.bases[0]) if node.bases else ""
+        if base not in classes:
+            first, dot, rest = base.partition(".")
+            base = f"{bound.get(first, '')}{dot}{rest}"
+        given = [
+            m.args for m in node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"
+        ]
+        options = None
+        for arguments in given[:1]:
+            pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            options = {key.arg: _literal(value) for key, value in pairs if key.arg != "context"}
+        takes_any = bool(given and given[0].kwarg)
+        found[name] = _Class(dict(source_code.texts(node.body)), options, takes_any, base)
+    return found
 
 
 def _literal(node: ast.expr | None) -> Any:
@@ -180,25 +197,6 @@ def _literal(node: ast.expr | None) -> Any:
         return None if node is None else ast.literal_eval(node)
     except ValueError:
         return None
-
-
-def _lineage(attention: str) -> list[ast.ClassDef]:
-    """``Attention`` in a variant's file and the classes in ``attention/`` that it extends."""
-    classes: list[ast.ClassDef] = []
-    package, stem, name = f"{PACKAGE.name}.attention", attention, "Attention"
-    while (path := attention_file(stem)).is_file() and len(classes) < 10:
-        body = source_code.syntax(path).body
-        own = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-        if name not in own:
-            break
-        classes.append(own[name])
-        name = ast.unparse(own[name].bases[0]) if own[name].bases else ""
-        if name not in own:
-            first, dot, rest = name.partition(".")
-            bound = source_code.bound_names(body, package)
-            module, _, name = f"{bound.get(first, '')}{dot}{rest}".rpartition(".")
-            stem = module.removeprefix(f"{package}.")
-    return classes
 
 
 def figures() -> dict[str, Path]:
@@ -219,25 +217,6 @@ def figure_sources(name: str) -> list[Path]:
     return sorted((shared - set(own.values())) | {own[name]})
 
 
-def attention_sources(names: Iterable[str]) -> list[Path]:
-    """The files that compute some attention variants, sorted.
-
-    These are the variants' own files, the variants and the kernels that they import, also
-    indirectly, and the kernels that they load by name.
-
-    Raises:
-        UserError: One of the files is not valid Python.
-    """
-    reached: set[Path] = set()
-    variants = attention_variants()
-    pending = {path for name in names if (path := variants.get(name))}
-    while pending:
-        path = pending.pop()
-        reached.add(path)
-        pending |= _computing(path) - reached
-    return sorted(reached)
-
-
 def store_sources() -> list[Path]:
     """The code, the queries, the columns and the fits of the store.
 
@@ -248,16 +227,29 @@ def store_sources() -> list[Path]:
     return sorted(p for folder in folders for p in folder.iterdir() if p.suffix in suffixes)
 
 
-def _computing(path: Path) -> set[Path]:
-    """Files of ``attention/`` and ``kernels/`` that a source file uses; none of an ``__init__.py``,
-    of which only what is asked for by name counts."""
-    if path.name == "__init__.py":
-        return set()
-    names, folders = _uses(path, source_code.text_of(path))
-    if name_of(path).startswith("attention/"):
-        folders = folders | {path.stem}
-    files = {file for name in names if (file := _file_of(name))}
-    return files | {file for kind in folders for file in (PACKAGE / "kernels" / kind).glob("*.py")}
+def attention_sources(names: Iterable[str]) -> list[Path]:
+    """The files that compute some attention variants, sorted.
+
+    These are the variants' own files, the variants and the kernels that they import, also
+    indirectly, and the kernels that they load by name.
+
+    Raises:
+        UserError: One of the files is not valid Python.
+    """
+    reached: set[Path] = set()
+    pending = {path for name in names if (path := _attention_file(name))}
+    while pending:
+        path = pending.pop()
+        reached.add(path)
+        if path.name == "__init__.py":  # of which only what is asked for by name counts
+            continue
+        names, folders = _uses(path, source_code.text_of(path))
+        if name_of(path).startswith("attention/"):
+            folders = folders | {path.stem}
+        used = {file for name in names if (file := _file_of(name))}
+        used |= {f for folder in folders for f in (PACKAGE / "kernels" / folder).glob("*.py")}
+        pending |= used - reached
+    return sorted(reached)
 
 
 @cache
@@ -266,28 +258,29 @@ def _uses(path: Path, text: str) -> tuple[set[str], set[str]]:
     by a name that only the program knows."""
     nodes = list(ast.walk(source_code.parsed(path, text)))
     package = ".".join([PACKAGE.name, *Path(name_of(path)).parent.parts])
-    folders = set()
+    folders = {
+        value for node in nodes for name, value in source_code.texts([node]) if name == "FAMILY"
+    }
     for node in nodes:
         match node:
             case ast.Call(func=called, args=[ast.Constant(value=str(kind)), *_]):
-                if ast.unparse(called).endswith("load"):
-                    folders.add(kind)
-            case (
-                ast.Assign(targets=[ast.Name(id="FAMILY")], value=ast.Constant(value=str(kind)))
-                | ast.AnnAssign(target=ast.Name(id="FAMILY"), value=ast.Constant(value=str(kind)))
-            ):
-                folders.add(kind)
+                folders |= {kind} if ast.unparse(called).endswith("load") else set()
     return set(source_code.bound_names(nodes, package).values()), folders
+
+
+def _attention_file(stem: str) -> Path | None:
+    """The source file of a variant, or of a module beside the variants, if there is one."""
+    path = own_attention_files().get(stem, PACKAGE / "attention" / f"{stem}.py")
+    return path if path.is_file() else None
 
 
 def _file_of(name: str) -> Path | None:
     """The file of ``attention/`` or ``kernels/`` that defines a dotted name of this package."""
     match name.split("."):
         case [PACKAGE.name, "attention", stem, *_]:
-            paths = [attention_file(stem)]
+            return _attention_file(stem)
         case [PACKAGE.name, "kernels", *parts]:
             modules = [PACKAGE.joinpath("kernels", *parts[:n]) for n in range(len(parts), -1, -1)]
             paths = [path for m in modules for path in (m.with_suffix(".py"), m / "__init__.py")]
-        case _:
-            paths = []
-    return next((path for path in paths if path.is_file()), None)
+            return next((path for path in paths if path.is_file()), None)
+    return None

@@ -1,7 +1,7 @@
 """Source files of this package as text and as syntax trees, for what must not run them."""
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,15 +19,6 @@ def text_of(path: Path) -> str:
     except UnicodeDecodeError as error:
         problem = f"{error.reason} at byte {error.start}"
         raise UserError(f"{_where(path)} has {problem}; allowed: UTF-8") from None
-
-
-def syntax(path: Path) -> ast.Module:
-    """The syntax tree of a source file.
-
-    Raises:
-        UserError: It is not valid Python.
-    """
-    return parsed(path, text_of(path))
 
 
 @lru_cache(maxsize=1)  # syntax trees of all files would take 6 MB of a dry run
@@ -62,3 +53,14 @@ def bound_names(nodes: Iterable[ast.AST], package: str) -> dict[str, str]:
                 base = ".".join([*parents, *filter(None, [module])])
                 found |= {alias.asname or alias.name: f"{base}.{alias.name}" for alias in aliases}
     return found
+
+
+def texts(body: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Names to which statements assign a text, with the text."""
+    for statement in body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(str(value)))
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(str(value)))
+            ):
+                yield name, value

@@ -62,8 +62,7 @@ Vocabulary = Annotated[int, Field(ge=1, le=10**7), Number]
 Context = Annotated[int, Field(ge=1, le=2**30), Number]
 """A billion tokens; also those of an update, which is at least one sequence."""
 Tokens = Annotated[int, Field(ge=1, le=10**15), Number]
-"""Several times all text that has been collected for training."""
-Bytes = Annotated[int, Field(ge=1, le=10**15), Number]
+"""Several times all text that has been collected for training; also bytes."""
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1), Number]
 """What the random generators of NumPy and PyTorch have in common."""
 GPUs = Annotated[int, Field(ge=0, le=1_000), Number]
@@ -71,22 +70,22 @@ GPUs = Annotated[int, Field(ge=0, le=1_000), Number]
 Epochs = Annotated[int, Field(ge=1, le=10_000), Number]
 Shards = Annotated[int, Field(ge=1, le=10**6), Number]
 """Each shard is two files in one folder."""
-Rate = Annotated[float, Field(ge=1e-12, le=10, allow_inf_nan=False), Number]
+Rate = Annotated[float, Field(ge=1e-12, le=10), Number]
 """A learning rate of Adam is near the relative change of a weight in one update."""
-Scale = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False), Number]
+Scale = Annotated[float, Field(ge=1e-6, le=1e6), Number]
 """A factor on a learning rate; the product must be a learning rate too."""
-Seconds = Annotated[float, Field(ge=1e-4, le=1e7, allow_inf_nan=False), Number]
+Seconds = Annotated[float, Field(ge=1e-4, le=1e7), Number]
 """Up to four months."""
-Estimate = Annotated[float, Field(ge=1, le=1e20, allow_inf_nan=False), Number]
+Estimate = Annotated[float, Field(ge=1, le=1e20), Number]
 """An estimated number of tokens or bytes."""
-Fraction = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), Number]
-HeldOut = Annotated[float, Field(ge=1e-9, le=0.9, allow_inf_nan=False), Number]
+Fraction = Annotated[float, Field(gt=0, lt=1), Number]
+HeldOut = Annotated[float, Field(ge=1e-9, le=0.9), Number]
 """A share of documents that training does not read; less than one of a billion is none."""
-Share = Annotated[float, Field(ge=1e-4, le=1, allow_inf_nan=False), Number]
+Share = Annotated[float, Field(ge=1e-4, le=1), Number]
 """A share of a budget; less than one of ten thousand is shorter than any warm-up."""
 Flag = Annotated[bool, Field(strict=True)]
 """``true`` or ``false``, and no number or word that Python would take for them."""
-InitStd = Annotated[float, Field(ge=1e-4, le=10, allow_inf_nan=False), Number]
+InitStd = Annotated[float, Field(ge=1e-4, le=10), Number]
 """Standard deviation of initial weights; GPT-2 has 0.02, and none that learns has 10."""
 Position = Literal["learned", "rope", "none"]
 Documents = Literal["mixed", "masked"]

@@ -76,7 +76,7 @@ def check_attention(args: Namespace) -> str:
     from lmscaling.runtime import environment, gpus
 
     alone = (name for name in registry.attentions() if not registry.takes_any_option(name))
-    found = [yaml_file.parse(text, "attention").values for text in args.rows] or alone
+    found = [yaml_file.parse(text, "attention")[0] for text in args.rows] or alone
     layers = [each for row in found for each in attention_row.layers(row)]
     with gpus.reserved(0 if args.cpu else 1):
         on_gpu = torch.cuda.is_available() and not args.cpu

@@ -16,7 +16,7 @@ from lmscaling.formatting import folded, painted
 if TYPE_CHECKING:
     from lmscaling.config.grid import Grid
     from lmscaling.config.places import Values
-    from lmscaling.plan.estimate import Shape
+    from lmscaling.plan.footprint import Shape
     from lmscaling.plan.study_plan import Plan
 
 WATCH_SECONDS = 10.0
@@ -72,7 +72,10 @@ def _planned(args: Namespace) -> "tuple[Grid, Path, dict[str, Shape], Plan]":
         counts = document_positions.of_shards(manifest.with_name(shard.file) for shard in train)
         lengths = document_positions.lengths_in_windows
         masked = {n: lengths(counts, n) for n in cells.study.axes.context}
-    shapes = {run: gpt.shape(cell, masked.get(cell.context)) for run, cell in cells.cells.items()}
+    # Cells of one calibration have one model, and building a model takes longer than planning it.
+    models = {cell.calibration: cell for cell in cells.cells.values()}
+    made = {name: gpt.shape(cell, masked.get(cell.context)) for name, cell in models.items()}
+    shapes = {run: made[cell.calibration] for run, cell in cells.cells.items()}
     estimate = study_plan.make(cells, shapes, args.device, results)
     return cells, results, shapes, estimate
 

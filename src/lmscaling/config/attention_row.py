@@ -18,8 +18,7 @@ from pydantic import BeforeValidator, JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling import registry
-from lmscaling.config import validation
-from lmscaling.errors import choose, shown
+from lmscaling.errors import UserError, choose, shown
 from lmscaling.types import STRICT, Name
 
 FORMS = "a file stem in attention/, {<variant>: {<option>: <value>}} or {pattern: [<variant>, ...]}"
@@ -70,19 +69,19 @@ def _read(value: Any) -> Any:
     """The fields of a row from what the study file has."""
     if isinstance(value, AttentionRow):
         return value
-    if isinstance(value, dict) and list(value) == ["pattern"]:
-        pattern = value["pattern"]
-        if not isinstance(pattern, list) or not pattern:
-            raise ValueError(f"pattern is {pattern!r}; allowed: a list of variants, one per layer")
-        layers = [_layer(each) for each in pattern]
-        return {"layers": layers[:1] if all(each == layers[0] for each in layers) else layers}
-    return {"layers": [_layer(value)]}
+    is_pattern = isinstance(value, dict) and list(value) == ["pattern"]
+    rows = value["pattern"] if is_pattern else [value]
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"pattern is {rows!r}; allowed: a list of variants, one per layer")
+    layers = [_layer(each) for each in rows]
+    return {"layers": layers[:1] if all(each == layers[0] for each in layers) else layers}
 
 
 def _layer(value: Any) -> dict[str, Any]:
-    if not isinstance(value, str) and not (isinstance(value, dict) and len(value) == 1):
+    named = {value: None} if isinstance(value, str) else value
+    if not isinstance(named, dict) or len(named) != 1:
         raise ValueError(f"{value!r} is no attention; allowed: {FORMS}")
-    ((name, options),) = {value: None}.items() if isinstance(value, str) else value.items()
+    [(name, options)] = named.items()
     if name not in (known := registry.attentions()):
         raise ValueError(f"{name!r} has no file in attention/; {choose(name, known)}")
     if not isinstance(options, dict | None):
@@ -92,16 +91,15 @@ def _layer(value: Any) -> dict[str, Any]:
         if key not in allowed and not registry.takes_any_option(name):
             raise ValueError(f"{name} has no option {key!r}; {choose(key, allowed)}")
         is_large = isinstance(found, int | float) and found > LARGEST
-        fits = isinstance(found, OPTION) and re.fullmatch(r"[A-Za-z0-9_.]+", str(found))
-        if is_large or not fits:
+        is_word = isinstance(found, OPTION) and re.fullmatch(r"[A-Za-z0-9_.]+", str(found))
+        if is_large or not is_word:
             raise ValueError(
                 f"option {key} of {name} is {shown(found)}; allowed: a number without a sign, up "
                 f"to {LARGEST:g}, or a word"
             )
         default = allowed.get(key)  # None where the file writes no literal
-        kinds = (int, float) if isinstance(default, float) else type(default)
-        is_like = isinstance(found, kinds) and isinstance(found, bool) == isinstance(default, bool)
-        if default is not None and not is_like:
+        kinds = (int, float) if isinstance(default, float) else (type(default),)
+        if default is not None and type(found) not in kinds:
             raise ValueError(
                 f"{name} has {key}: {found!r}; allowed: a value like the default, {default!r}"
             )
@@ -117,9 +115,7 @@ def layers(value: Any) -> tuple[Layer, ...]:
     Raises:
         UserError: It is none.
     """
-    return validation.checked(_One, {"row": value}, "attention").row.layers
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class _One:
-    row: Row
+    try:
+        return AttentionRow(**_read(value)).layers
+    except ValueError as error:
+        raise UserError(f"attention: {error}") from None

@@ -93,11 +93,11 @@ class Optimizer:
 
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     """Decay rates of the first and second moment."""
-    eps: Annotated[float, Field(ge=1e-20, le=1, allow_inf_nan=False), Number] = 1e-8
+    eps: Annotated[float, Field(ge=1e-20, le=1), Number] = 1e-8
     """Added to the square root of the second moment."""
-    weight_decay: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), Number] = 0.1
+    weight_decay: Annotated[float, Field(ge=0, le=10), Number] = 0.1
     """Decoupled weight decay of matrices; biases and norms have none."""
-    clip_norm: Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False), Number] = 1.0
+    clip_norm: Annotated[float, Field(ge=1e-6, le=1e9), Number] = 1.0
     """Largest norm of the complete gradient; larger gradients are scaled down to it."""
     warmup_updates: Annotated[int, Field(ge=0, le=10**9), Number] = 700
     """Updates over which the learning rate rises linearly from 0."""

@@ -1,12 +1,18 @@
-"""What must fit together in a study: names and their rows, parts of the grid and axes, shapes."""
+"""What must fit together in a study, as rules; grid.py asks for them.
+
+A rule is the path of a value, whether the value is right, and the end of the sentence if it is not,
+which follows the path. Rules are asked in their order until one is broken, so a later rule can rely
+on an earlier one.
+"""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 from lmscaling import registry
 from lmscaling.config.axes import AXES, Where
 from lmscaling.config.cell import Cell
-from lmscaling.config.places import StudyError
+from lmscaling.config.places import KeyPath, StudyError
 from lmscaling.config.study import Study
 from lmscaling.data.sequences import Sequences
 from lmscaling.errors import choose
@@ -20,187 +26,194 @@ MOST_CELLS = 10_000
 RESERVED = {"published", "measured", "readme.md"}
 """Names in ``results/``, in lower case, that are under version control and belong to no study."""
 
+Rule = tuple[KeyPath | str, object, str]
 
-def check_rows(study: Study) -> None:
-    """Check that every name has its row or its file."""
-    rates, known = study.axes.lr_scale, study.axes.values("attention")
-    for name in rates if isinstance(rates, dict) else ():
-        if name not in known:
-            raise StudyError(
-                f"axes.lr_scale {name!r} is no attention of the study; {choose(name, known)}",
-                *("axes", "lr_scale", name),
-            )
-    _check_sizes(study)
-    if study.study.lower() in RESERVED:
-        raise StudyError(
-            f"study {study.study!r} is the name of a folder of results/ that is under "
-            "version control, or of its README; choose another name",
-            "study",
-        )
-    uses = [
-        ("dataset", [study.dataset], study.datasets, "row under datasets"),
-        (
-            "evaluate.datasets",
-            study.evaluate.datasets if study.evaluate else [],
-            study.datasets,
-            "row under datasets",
-        ),
-        *_speed_uses(study),
-        ("tokenizer", [study.tokenizer], study.tokenizers, "row under tokenizers"),
-        ("axes.size", study.axes.size, study.sizes, "row under sizes"),
-        ("protocol", study.protocol, ["all", *registry.attentions()], "file in attention/"),
-    ]
-    for place, names, known, what in uses:
+
+def check(rules: Iterable[Rule]) -> None:
+    """Ask rules in their order.
+
+    Raises:
+        StudyError: The first one that is broken.
+    """
+    for path, holds, problem in rules:
+        if not holds:
+            raise StudyError(path, problem)
+
+
+def of_study(study: Study) -> Iterator[Rule]:
+    """Every name has its row or its file, and the rows suit each other."""
+    yield (
+        "study",
+        study.study.lower() not in RESERVED,
+        f"{study.study!r} is the name of a folder of results/ that is under version control, or of "
+        "its README; choose another name",
+    )
+    for path, names, rows in _names(study):
+        known = getattr(study, rows)
         for i, name in enumerate(names):
-            if name not in known:
-                sentence = f"{place} {name!r} has no {what}; {choose(name, known)}"
-                path = (int(part) if part.isdigit() else part for part in place.split("."))
-                raise StudyError(sentence, *path, name if place == "protocol" else i)
-    _check_sequences(study)
-    if study.branches and study.schedule.kind != "constant":  # a branch has a decay of its own
-        raise StudyError(
-            f"branches need trunks at a constant rate, and schedule is "
-            f"{study.schedule.kind}; write branches: null or schedule: constant",
-            "schedule",
-        )
+            problem = f"{name!r} has no row under {rows}; {choose(name, known)}"
+            yield (*path, i), name in known, problem
+    files = ["all", *registry.attentions()]
+    for name in study.protocol:
+        problem = f"{name!r} has no file in attention/; {choose(name, files)}"
+        yield ("protocol", name), name in files, problem
+    yield from _of_rates(study)
+    yield from _of_texts(study)
+    yield (
+        "schedule",
+        not study.branches or study.schedule.kind == "constant",  # a branch has its own decay
+        f"{study.schedule.kind} has no constant rate, which branches need; write branches: null or "
+        "schedule: constant",
+    )
+    n = math.prod(len(study.axes.values(axis)) for axis in AXES)
+    yield (
+        "axes",
+        n <= MOST_CELLS,
+        f"would have {n:,} combinations; allowed: up to {MOST_CELLS:,} in one study",
+    )
 
 
-def _check_sequences(study: Study) -> None:
-    """Check that sequences keep their tokens, and that no text is evaluated that is none."""
-    source, row = study.datasets[study.dataset], study.tokenizers[study.tokenizer]
-    if isinstance(source, Sequences) and row.encoding != "bytes":
-        raise StudyError(
-            f"tokenizer {study.tokenizer!r} is not for dataset {study.dataset}, whose tokens are "
-            "numbers below 256; allowed: a row with encoding: bytes",
-            "tokenizer",
+def _names(study: Study) -> Iterator[tuple[KeyPath, Sequence[str], str]]:
+    """Names of rows with their path and the section that must have them."""
+    speed = study.speed
+    yield ("dataset",), [study.dataset], "datasets"
+    yield ("tokenizer",), [study.tokenizer], "tokenizers"
+    yield ("axes", "size"), study.axes.size, "sizes"
+    if study.evaluate:
+        yield ("evaluate", "datasets"), study.evaluate.datasets, "datasets"
+    if speed and speed.time_decode:
+        yield ("speed", "time_decode", "sizes"), speed.time_decode.sizes, "sizes"
+    for i, step in enumerate((speed and speed.time_step) or ()):
+        yield ("speed", "time_step", i, "sizes"), step.sizes, "sizes"
+
+
+def _of_rates(study: Study) -> Iterator[Rule]:
+    """Factors are of attentions of the study, and every cell has a learning rate."""
+    attentions, scales = study.axes.values("attention"), study.axes.lr_scale
+    for name in scales if isinstance(scales, dict) else ():
+        yield (
+            ("axes", "lr_scale", name),
+            name in attentions,
+            f"is of no attention of the study; {choose(name, attentions)}",
         )
-    for i, name in enumerate(study.evaluate.datasets if study.evaluate else []):
-        if isinstance(study.datasets[name], Sequences):
-            texts = [n for n, row in study.datasets.items() if not isinstance(row, Sequences)]
-            raise StudyError(
-                f"evaluate.datasets {name!r} has sequences, of which not every target counts; "
-                f"{choose(name, texts)}",
-                *("evaluate", "datasets", i),
+    for name in study.axes.size:
+        rates = study.sizes[name].lr
+        if not isinstance(rates, dict):
+            continue
+        for attention in attentions:
+            point = {"attention": attention, "size": name}
+            is_skipped = any(s.axes.keys() <= point.keys() and s.covers(point) for s in study.skip)
+            yield (
+                ("sizes", name, "lr"),
+                is_skipped or attention in rates,
+                f"has no rate of attention {attention!r}, only of {', '.join(rates)}; write "
+                f"lr: {{{attention}: <rate>, ...}}",
             )
 
 
-def _check_sizes(study: Study) -> None:
-    """Check that every size has a learning rate for every attention."""
-    for name in study.axes.size:
-        rates = study.sizes[name].lr if name in study.sizes else 0.0
-        for attention in study.axes.values("attention"):
-            point = {"attention": attention, "size": name}
-            if any(skip.axes.keys() <= point.keys() and skip.covers(point) for skip in study.skip):
-                continue
-            if isinstance(rates, dict) and attention not in rates:
-                raise StudyError(
-                    f"sizes.{name}.lr has no rate of attention {attention!r}, only of "
-                    f"{', '.join(rates)}; write lr: {{{attention}: <rate>, ...}}",
-                    *("sizes", name, "lr"),
-                )
-
-
-def check_axes(study: Study) -> None:
-    """Check that the axes have not so many combinations that planning them would not end."""
-    n = math.prod(len(study.axes.values(axis)) for axis in AXES)
-    if n > MOST_CELLS:
-        raise StudyError(
-            f"the axes have {n:,} combinations; allowed: up to {MOST_CELLS:,} in one study", "axes"
+def _of_texts(study: Study) -> Iterator[Rule]:
+    """Sequences keep their tokens, and no text is evaluated that is none."""
+    is_text = {name: not isinstance(row, Sequences) for name, row in study.datasets.items()}
+    yield (
+        "tokenizer",
+        is_text[study.dataset] or study.tokenizers[study.tokenizer].encoding == "bytes",
+        f"{study.tokenizer!r} is not for dataset {study.dataset}, whose tokens are numbers below "
+        "256; allowed: a row with encoding: bytes",
+    )
+    for i, name in enumerate(study.evaluate.datasets if study.evaluate else ()):
+        texts = [text for text in is_text if is_text[text]]
+        yield (
+            ("evaluate", "datasets", i),
+            is_text[name],
+            f"{name!r} has sequences, of which not every target counts; {choose(name, texts)}",
         )
 
 
-def _speed_uses(study: Study) -> list[tuple[str, list[str], Iterable[str], str]]:
-    speed = study.speed
-    used = {"speed.time_decode": speed.time_decode} if speed and speed.time_decode else {}
-    used |= {f"speed.time_step.{i}": x for i, x in enumerate((speed and speed.time_step) or ())}
-    return [
-        (f"{place}.sizes", section.sizes, study.sizes, "row under sizes")
-        for place, section in used.items()
-    ]
+def of_parts(study: Study) -> Iterator[Rule]:
+    """Every value of a part of the grid is on its axis."""
+    for place in ("skip", "exceptions", "calibrate", "branches", "evaluate"):
+        given = getattr(study, place)
+        is_list = isinstance(given, list)
+        off = "[]" if is_list else "null"
+        parts = {(place, i): part for i, part in enumerate(given)} if is_list else {(place,): given}
+        for path, part in parts.items():
+            for axis, values in part.axes.items() if isinstance(part, Where) else ():
+                known = study.axes.values(axis)
+                for i, value in enumerate(values):
+                    yield (
+                        (*path, axis, i),
+                        value in known,
+                        f"{value} of {{{part.describe()}}} occurs in no cell; "
+                        f"{choose(value, known)}; correct it, or write {place}: {off} in your "
+                        f"study file or --set {place}={off}",
+                    )
 
 
+@cache
 def _divisors(n: int) -> list[int]:
     """Divisors of a number up to a million, and those that they leave."""
     small = [d for d in range(1, min(math.isqrt(n), 10**6) + 1) if n % d == 0]
     return sorted({*small, *(n // d for d in small)})
 
 
-def check_shape(study: Study, cell: Cell) -> None:
-    """Check that a context divides the update and the validation set and occupies every device."""
+def _multiple(n: int, of: int) -> int:
+    """The multiple of a number that is nearest to another."""
+    return max(1, round(n / of)) * of
+
+
+def of_cell(study: Study, cell: Cell) -> Iterator[Rule]:
+    """A context divides the update and the validation set and occupies every device."""
     every, update, context = cell.validation.every_tokens, cell.update_tokens, cell.context
-    where = ("axes", "context", study.axes.context.index(context))
-    if cell.model.token_shift and cell.is_masked:
-        raise StudyError(
-            f"sizes.{cell.size}.token_shift reads the token before a document, which documents: "
-            "masked forbids; write token_shift: false or documents: mixed",
-            *("sizes", cell.size, "token_shift"),
-        )
-    if every % update:
-        nearest = max(1, round(every / update)) * update
-        raise StudyError(
-            f"validation.every_tokens {every} is not a multiple of "
-            f"update_tokens {update}; nearest is {nearest}",
-            *("validation", "every_tokens"),
-        )
+    of_context = ("axes", "context", study.axes.context.index(context))
+    yield (
+        ("sizes", cell.size, "token_shift"),
+        not (cell.model.token_shift and cell.is_masked),
+        "reads the token before a document, which documents: masked forbids; write "
+        "token_shift: false or documents: mixed",
+    )
+    yield (
+        "validation.every_tokens",
+        every % update == 0,
+        f"{every} is not a multiple of update_tokens {update}; nearest is "
+        f"{_multiple(every, update)}",
+    )
     for place, tokens in (("update_tokens", update), ("validation.tokens", cell.validation.tokens)):
-        if tokens % context:
-            nearest = min(_divisors(tokens), key=lambda d: abs(d - context))
-            raise StudyError(
-                f"axes.context {context} does not divide {place} {tokens}; nearest is {nearest}",
-                *where,
-            )
-    if cell.is_masked and cell.block_tokens and cell.block_tokens % context:
-        nearest = max(1, round(cell.block_tokens / context)) * context
-        raise StudyError(
-            f"axes.context {context} does not divide block_tokens {cell.block_tokens} "
-            f"of datasets.{cell.data.dataset}, and a masked document must not go on in another "
-            f"block; write block_tokens: {nearest} or documents: mixed",
-            *where,
-        )
-    if cell.gpus > NODE_GPUS:
-        raise StudyError(
-            f"gpus {cell.gpus} is more than one node has, and a cell runs on one node; "
-            f"allowed: up to {NODE_GPUS}",
-            "gpus",
-        )
-    if cell.gpus and cell.clock == "processor":
-        raise StudyError(
-            f"clock processor counts no time of the {cell.gpus} gpus; write clock: wall or gpus: 0",
-            "clock",
-        )
-    sequences = update // context
-    if cell.gpus and sequences % cell.gpus:
-        fewer = max(d for d in range(1, cell.gpus + 1) if sequences % d == 0)
-        larger = math.lcm(sequences, cell.gpus) * context
-        raise StudyError(
-            f"axes.context {context} gives {sequences} sequences per update of "
-            f"{update} tokens, which {cell.gpus} gpus cannot share evenly; write gpus: {fewer} or "
-            f"update_tokens: {larger} under exceptions, or skip it with "
-            f"skip: [{{context: {context}, reason: ...}}]",
-            *where,
-        )
+        nearest = min(_divisors(tokens), key=lambda d: abs(d - context))
+        problem = f"{context} does not divide {place} {tokens}; nearest is {nearest}"
+        yield of_context, tokens % context == 0, problem
+    block = cell.block_tokens or 0
+    yield (
+        of_context,
+        not cell.is_masked or block % context == 0,
+        f"{context} does not divide block_tokens {block} of datasets.{cell.data.dataset}, and a "
+        "masked document must not go on in another block; write block_tokens: "
+        f"{_multiple(block, context)} or documents: mixed",
+    )
+    yield (
+        "gpus",
+        cell.gpus <= NODE_GPUS,
+        f"{cell.gpus} is more than one node has, and a cell runs on one node; allowed: up to "
+        f"{NODE_GPUS}",
+    )
+    yield (
+        "clock",
+        not cell.gpus or cell.clock == "wall",
+        f"processor counts no time of the {cell.gpus} gpus; write clock: wall or gpus: 0",
+    )
+    sequences, gpus = update // context, max(1, cell.gpus)
+    fewer = max(n for n in range(1, gpus + 1) if sequences % n == 0)
+    yield (
+        of_context,
+        sequences % gpus == 0,
+        f"{context} gives {sequences} sequences per update of {update} tokens, which {gpus} gpus "
+        f"cannot share evenly; write gpus: {fewer} or update_tokens: "
+        f"{math.lcm(sequences, gpus) * context} under exceptions, or skip it with skip: "
+        f"[{{context: {context}, reason: ...}}]",
+    )
     width = cell.model.d_model // cell.model.n_head
-    if cell.position == "rope" and width % 2:
-        raise StudyError(
-            f"position rope rotates pairs of channels, but heads of size {cell.size} "
-            f"have {width} channels; allowed: an even number",
-            "position",
-        )
-
-
-def check_parts(study: Study) -> None:
-    """Check that every value of a part of the grid is on its axis."""
-    for place in ("skip", "exceptions", "calibrate", "branches", "evaluate"):
-        given = getattr(study, place)
-        off = f"{place}: []" if isinstance(given, list) else f"{place}: null"
-        for i, part in enumerate(given if isinstance(given, list) else [given]):
-            for axis, values in part.axes.items() if isinstance(part, Where) else ():
-                known = study.axes.values(axis)
-                for k, value in enumerate(values):
-                    if value not in known:
-                        raise StudyError(
-                            f"{place} {{{part.describe()}}} has {axis} {value}, which no cell has; "
-                            f"{choose(value, known)}; correct it, or write {off} in your "
-                            f"study file or --set {off.replace(': ', '=')}",
-                            *(place, i, axis, k),
-                        )
+    yield (
+        "position",
+        cell.position != "rope" or width % 2 == 0,
+        f"rope rotates pairs of channels, but heads of size {cell.size} have {width} channels; "
+        "allowed: an even number",
+    )

@@ -25,15 +25,6 @@ DIGITS = 12
 """Hexadecimal digits of a fingerprint."""
 
 
-def attention_files(cell: Cell) -> list[Path]:
-    """The source files of a cell's attention and of its kernels; none if it has no file any more.
-
-    Raises:
-        UserError: One of them is not valid Python.
-    """
-    return registry.attention_sources(cell.variants)
-
-
 @cache
 def _fingerprint(names: tuple[str, ...], gpus: int) -> str:
     if set(names) - set(registry.attentions()):
@@ -49,11 +40,11 @@ def packages(paths: Iterable[Path], gpus: int) -> dict[str, str]:
     """
     found = {}
     for path in paths if gpus else ():
-        for node in source_code.syntax(path).body:
-            match node:
-                case ast.Assign(targets=[ast.Name(id="PACKAGE")], value=ast.Constant(str(name))):
-                    with suppress(PackageNotFoundError):
-                        found[name] = version(name)
+        body = source_code.parsed(path, source_code.text_of(path)).body
+        for name, package in source_code.texts(body):
+            if name == "PACKAGE":
+                with suppress(PackageNotFoundError):
+                    found[package] = version(package)
     return found
 
 

@@ -3,7 +3,9 @@
 ``checks.py`` checks what involves several fields.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
@@ -13,6 +15,7 @@ from lmscaling.config.axes import AXES
 from lmscaling.config.cell import Cell, Data, Model
 from lmscaling.config.places import UNKNOWN, StudyError, located
 from lmscaling.config.study import Study
+from lmscaling.config.tasks import Task
 from lmscaling.config.validation import checked
 from lmscaling.data.rows import Corpus
 from lmscaling.types import Split, dump, less
@@ -125,37 +128,42 @@ def _of_tasks(study: Study) -> dict[str, Cell]:
     used = dict.fromkeys(study.axes.size, "axes")
     cells: dict[str, Cell] = {}
     for name, task in study.tasks.items():
-        for i, size in enumerate(task.size):
-            if size in used:
-                raise StudyError(
-                    f"tasks.{name} has size {size!r}, which {used[size]} uses too, and sizes tell "
-                    "tasks apart; add a row with another name to sizes",
-                    *("tasks", name, "size", i),
+        with of_task(name):
+            for i, size in enumerate(task.size):
+                problem = (
+                    f"{size!r} is used by {used.get(size)} too, and sizes tell tasks apart; add a "
+                    "row with another name to sizes"
                 )
-            used[size] = f"tasks.{name}"
-        tokenizer = study.tokenizers.get(task.tokenizer or study.tokenizer)
-        if tokenizer and tokenizer.encoding != "bytes":
-            raise StudyError(
-                f"tasks.{name} has tokenizer {task.tokenizer or study.tokenizer!r}; allowed: a row "
-                "with encoding: bytes, because the tokens of tasks are numbers below 256",
-                *("tasks", name, "tokenizer"),
+                checks.check([(("size", i), size not in used, problem)])
+                used[size] = f"tasks.{name}"
+            own = task.study(study)
+            row = study.tokenizers.get(own.tokenizer)
+            problem = (
+                f"{own.tokenizer!r} is not for tasks, whose tokens are numbers below 256; allowed: "
+                "a row with encoding: bytes"
             )
-        try:
-            found, _, _ = _cells(task.study(study))
-        except StudyError as error:
-            path = [part for part in error.path if part != "axes"]
-            sentence = error.sentence.replace("axes.", "").replace("--set ", f"--set tasks.{name}.")
-            raise StudyError(f"tasks.{name}: {sentence}", "tasks", name, *path) from None
-        for cell in found.values():
-            own = replace(cell, task=name)
-            cells[own.run] = own
+            checks.check([("tokenizer", not row or row.encoding == "bytes", problem)])
+            found = _cells(own)[0].values()
+        cells |= {one.run: one for one in (replace(cell, task=name) for cell in found)}
     return cells
+
+
+@contextmanager
+def of_task(name: str) -> Iterator[None]:
+    """Let mistakes in the study that a task is name the key of the task."""
+    try:
+        yield
+    except StudyError as error:
+        path = tuple(part for part in error.path if part != "axes")
+        if path and path[0] not in {key.name for key in fields(Task)}:
+            raise
+        problem = error.problem.replace("--set ", f"--set tasks.{name}.")
+        raise StudyError(("tasks", name, *path), problem) from None
 
 
 def _cells(study: Study) -> tuple[dict[str, Cell], dict[str, Cell], list[tuple[Cell, str]]]:
     """Trunks, branches and skipped cells of a grid."""
-    checks.check_rows(study)
-    checks.check_axes(study)
+    checks.check(checks.of_study(study))
     cells, branches, skipped = {}, {}, []
     for combination in product(*(study.axes.values(axis) for axis in AXES)):
         point: dict[str, Any] = dict(zip(AXES, combination, strict=True))
@@ -166,16 +174,13 @@ def _cells(study: Study) -> tuple[dict[str, Cell], dict[str, Cell], list[tuple[C
         if reasons:
             skipped.append((trunk, reasons[0]))
             continue
-        checks.check_shape(study, trunk)
+        checks.check(checks.of_cell(study, trunk))
         cells[trunk.run] = trunk
         for share in trunk.keep:
             branch = replace(trunk, branch=share, keep=())
             branches[branch.run] = branch
-    checks.check_parts(study)
-    if not cells:
-        raise StudyError(
-            "every cell is skipped; remove an entry of skip or add a value to an axis", "skip"
-        )
+    checks.check(checks.of_parts(study))
+    checks.check([("skip", cells, "leaves no cell; remove an entry or add a value to an axis")])
     return cells, branches, skipped
 
 

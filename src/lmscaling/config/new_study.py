@@ -6,6 +6,7 @@ is about to run is compared with the text, the files and the folders that are th
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 from lmscaling.config import sweeps
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
-from lmscaling.config.grid import Grid, expand
+from lmscaling.config.checks import Rule, check
+from lmscaling.config.grid import Grid, expand, of_task
 from lmscaling.config.places import StudyError, located
 from lmscaling.config.study import Study
 from lmscaling.data.rows import Corpus
@@ -36,118 +38,98 @@ def plan(values: dict[str, Any], folder: str = "results") -> Grid:
         UserError: The study is invalid, or cannot be run as it is meant.
     """
     grid = replace(expand(values), folder=folder)
+    tokenized = {
+        tokens: Path(grid.results, "tokens", tokens, "manifest.json").is_file()
+        for tokens in grid.corpora
+    }
     with located(values):
-        if len(grid.study.study) > LONGEST_STUDY:
-            raise StudyError(
-                f"study is a name of {len(grid.study.study)} characters; allowed: up to "
-                f"{LONGEST_STUDY}",
-                "study",
-            )
+        n = len(grid.study.study)
+        problem = f"is a name of {n} characters; allowed: up to {LONGEST_STUDY}"
+        check([("study", n <= LONGEST_STUDY, problem)])
         for cell in (*grid.cells.values(), *grid.tasks.values()):
-            _check_budget(grid.study, cell)
-            if len(cell.run) > LONGEST_RUN:
-                raise StudyError(
-                    f"the cell {cell.name} has a name of {len(cell.run)} characters; allowed: up "
-                    f"to {LONGEST_RUN}, so give the size a shorter name, or the attention a file "
-                    "of its own",
-                    *("axes", "attention"),
-                )
+            check(_of_cell(grid.study, cell))
         for tokens, corpus in grid.corpora.items():
-            if not _has_tokens(grid, tokens):
-                _check_files(grid.study, corpus)
-        _check_amounts(grid.study, _has_tokens(grid, grid.tokens))
+            if not tokenized[tokens]:
+                check(_of_files(corpus))
+        check(_of_amounts(grid.study, tokenized[grid.tokens]))
         for name, study in grid.variants.items():
-            [folder] = {cell.data.folder for cell in grid.tasks.values() if cell.task == name}
-            _check_amounts(study, _has_tokens(grid, folder), "tasks", name)
+            [tokens] = {cell.data.folder for cell in grid.tasks.values() if cell.task == name}
+            with of_task(name):
+                check(_of_amounts(study, tokenized[tokens]))
         sweeps.expand(grid.study)
     return grid
 
 
-def _has_tokens(grid: Grid, tokens: str) -> bool:
-    return Path(grid.results, "tokens", tokens, "manifest.json").is_file()
-
-
-def _check_budget(study: Study, cell: Cell) -> None:
-    """Check that the budget holds an update, its branches too, and more than the warm-up."""
-    budget = parse_budget(cell.budget)
+def _of_cell(study: Study, cell: Cell) -> Iterator[Rule]:
+    """The budget holds an update, its branches too, and more than the warm-up; the name is short
+    enough for files."""
+    budget, update = parse_budget(cell.budget), cell.update_tokens
+    updates = budget.amount / (update if budget.unit == "tokens" else 1)
     if budget.seconds:
-        return
-    tokens = cell.update_tokens if budget.unit == "tokens" else 1
-    updates = budget.amount / tokens
-    if updates < 1:
-        raise StudyError(
-            f"budget {cell.budget} is less than one update of {cell.update_tokens} tokens; "
-            f"allowed: at least {cell.update_tokens} tokens",
-            "budget",
-        )
+        updates = math.inf
+    yield (
+        "budget",
+        updates >= 1,
+        f"{cell.budget} is less than one update of {update} tokens; allowed: at least {update} "
+        "tokens",
+    )
     warm_up = cell.optimizer.warmup_updates
-    if warm_up > updates:
-        raise StudyError(
-            f"optimizer.warmup_updates {warm_up} is more than the {math.ceil(updates)} updates "
-            f"of the budget, so the peak rate would never be reached; allowed: up to "
-            f"{math.floor(updates)}",
-            *("optimizer", "warmup_updates"),
-        )
+    yield (
+        "optimizer.warmup_updates",
+        warm_up <= updates,
+        f"{warm_up} is more than the updates of the budget, so the peak rate would never be "
+        f"reached; allowed: up to {updates // 1:.0f}",
+    )
     for share in cell.keep:
-        if share * updates < 1:
-            shares = study.branches.shares if study.branches else []
-            raise StudyError(
-                f"branches.shares {share:g} is less than one of the {math.ceil(updates)} updates "
-                f"of the budget; allowed: from {1 / updates:.2g}",
-                *("branches", "shares", shares.index(share)),
-            )
+        shares = study.branches.shares if study.branches else []
+        yield (
+            ("branches", "shares", shares.index(share)),
+            share * updates >= 1,
+            f"{share:g} is less than one of the {updates:.4g} updates of the budget; allowed: from "
+            f"{1 / updates:.2g}",
+        )
+    yield (
+        "axes.attention",
+        len(cell.run) <= LONGEST_RUN,
+        f"names the cell {cell.name} with {len(cell.run)} characters; allowed: up to "
+        f"{LONGEST_RUN}, so give the size a shorter name, or the attention a file of its own",
+    )
 
 
-def _check_files(study: Study, corpus: Corpus) -> None:
-    """Check that the local files of a text and of its tokenizer are there."""
+def _of_files(corpus: Corpus) -> Iterator[Rule]:
+    """The local files of a text and of its tokenizer are there."""
+    row = ("datasets", corpus.dataset)
+    remedy = "does not exist; correct the row, or put the file there"
     try:
         local = corpus.source.local()
     except UserError as error:
-        raise StudyError(str(error), "datasets", corpus.dataset) from None
+        raise StudyError(row, f"cannot be read: {error}") from None
     for key, path in local:
-        if not os.path.exists(path):
-            raise StudyError(
-                f"datasets.{corpus.dataset}.{key}: {path} does not exist; correct the row, or put "
-                "the file there",
-                *("datasets", corpus.dataset, key),
-            )
+        yield (*row, key), os.path.exists(path), f"{path} {remedy}"
     file = corpus.encoding.file
-    if file and not os.path.isfile(file):
-        raise StudyError(
-            f"tokenizers.{corpus.tokenizer}.file {file} does not exist; correct the row, or put "
-            "the file there",
-            *("tokenizers", corpus.tokenizer, "file"),
-        )
+    path = ("tokenizers", corpus.tokenizer, "file")
+    yield path, not file or os.path.isfile(file), f"{file} {remedy}"
 
 
-def _check_amounts(study: Study, has_tokens: bool, *task: str) -> None:
-    """Check that contexts are as long as sequences, and that there is as much to validate on as is
-    validated on, as far as is known.
-
-    Args:
-        study: The study, or that of a task.
-        has_tokens: Whether its text is tokenized; local files may then be gone.
-        task: Where the task stands in the study; nothing for the study itself.
-    """
-    place, source = "".join(f"{part}." for part in task), study.datasets[study.dataset]
+def _of_amounts(study: Study, is_tokenized: bool) -> Iterator[Rule]:
+    """Contexts are as long as sequences, and there is as much to validate on as is validated on, as
+    far as is known. Local files of a text that is tokenized may be gone."""
+    row, source = f"datasets.{study.dataset}", study.datasets[study.dataset]
     try:
         length = source.length
-        most = None if has_tokens else source.most_tokens("validation")
+        most = None if is_tokenized else source.most_tokens("validation")
     except UserError as error:
-        if has_tokens:
+        if is_tokenized:
             return
-        raise StudyError(str(error), "datasets", study.dataset) from None
+        raise StudyError(("datasets", study.dataset), f"cannot be read: {error}") from None
     for i, context in enumerate(study.axes.context):
-        if length not in (None, context):
-            raise StudyError(
-                f"{place or 'axes.'}context {context} is not the length of the sequences of "
-                f"datasets.{study.dataset}; allowed: {length}",
-                *(*(task or ("axes",)), "context", i),
-            )
-    if most is not None and study.validation.tokens > most:
-        raise StudyError(
-            f"{place}validation.tokens {study.validation.tokens} is more than the validation text "
-            f"of datasets.{study.dataset} can have, at most {most:,.0f}; write fewer tokens, or "
-            f"{'validate on more sequences' if length else 'name more files'}",
-            *(*task, "validation", "tokens"),
-        )
+        problem = f"{context} is not the length of the sequences of {row}; allowed: {length}"
+        yield ("axes", "context", i), length in (None, context), problem
+    more = "validate on more sequences" if length else "name more files"
+    tokens = study.validation.tokens
+    yield (
+        "validation.tokens",
+        most is None or tokens <= most,
+        f"{tokens} is more than the validation text of {row} can have, at most {most or 0:,.0f}; "
+        f"write fewer tokens, or {more}",
+    )

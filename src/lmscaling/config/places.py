@@ -2,21 +2,28 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from lmscaling.config.yaml_file import KeyPath, Place
 from lmscaling.errors import UserError
 
 UNKNOWN = "study file"
 """Where a value stands that no file has: that of a record, or of a test."""
 
+KeyPath = tuple[str | int, ...]
+"""Keys and indices from the top of a study to a value."""
 
-class StudyError(UserError):
-    """A mistake in a value of a study; ``located`` says in which file."""
 
-    def __init__(self, sentence: str, *path: str | int) -> None:
-        super().__init__(f"{UNKNOWN}: {sentence}")
-        self.sentence, self.path = sentence, path
+@dataclass(frozen=True)
+class Place:
+    """A place in a file; line and column begin at 1. Of the command line it has no line."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
 class Values(dict[str, Any]):
@@ -24,26 +31,33 @@ class Values(dict[str, Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.keys_at: dict[KeyPath, Place] = {}
-        self.values_at: dict[KeyPath, Place] = {}
-
-    def place(self, path: KeyPath, is_key: bool = False) -> str:
-        """Where a value stands, or its key; of a value that no file has, what it is part of."""
-        if not is_key and path in self.values_at:
-            return str(self.values_at[path])
-        while path and path not in self.keys_at:
-            path = path[:-1]
-        return str(self.keys_at.get(path, UNKNOWN))
+        self.places: dict[KeyPath, tuple[Place, Place]] = {}
+        """Where a key, or an item of a list, stands, and where its value does."""
 
     def forget(self, path: KeyPath) -> None:
         """Forget the places of a value and of what it contains."""
-        for places in (self.keys_at, self.values_at):
-            for known in [each for each in places if each[: len(path)] == path]:
-                del places[known]
+        for known in [each for each in self.places if each[: len(path)] == path]:
+            del self.places[known]
+
+
+class StudyError(UserError):
+    """A mistake in a value of a study; ``located`` says in which file.
+
+    Args:
+        path: Keys and indices from the top of the study to the value, or as ``optimizer.eps``.
+        problem: What follows the path in the sentence; an index at its end is left out there.
+    """
+
+    def __init__(self, path: KeyPath | str, problem: str) -> None:
+        self.path = tuple(path.split(".")) if isinstance(path, str) else path
+        self.problem = problem
+        keys = self.path[:-1] if isinstance(self.path[-1], int) else self.path
+        self.sentence = f"{'.'.join(map(str, keys))} {problem}"
+        super().__init__(f"{UNKNOWN}: {self.sentence}")
 
 
 def place_of(values: Any, location: Sequence[Any], is_key: bool = False) -> str:
-    """Where a value stands.
+    """Where a value stands; of a value that no file has, where the key of what it is part of does.
 
     Args:
         values: The study.
@@ -53,15 +67,18 @@ def place_of(values: Any, location: Sequence[Any], is_key: bool = False) -> str:
     """
     if not isinstance(values, Values):
         return UNKNOWN
-    path: list[str | int] = []
+    path: KeyPath = ()
     inner: Any = values
     for part in location:
         known = isinstance(inner, dict) and part in inner
         known |= isinstance(inner, list) and isinstance(part, int) and part < len(inner)
         if known:
-            inner = inner[part]
-            path.append(part)
-    return values.place(tuple(path), is_key or isinstance(inner, dict))
+            inner, path = inner[part], (*path, part)
+    is_key |= isinstance(inner, dict)
+    while path and path not in values.places:
+        path, is_key = path[:-1], True
+    key, value = values.places.get(path, (UNKNOWN, UNKNOWN))
+    return str(key if is_key else value)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ class Cosine:
     2017 (arXiv:1608.03983), eq. 5, without restarts."""
 
     kind: Literal["cosine"]
-    final_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Number] = 0.1
+    final_share: Annotated[float, Field(ge=0, le=1), Number] = 0.1
     """Rate at the end of the budget, as a share of the peak rate."""
 
     def factor(self, spent: float) -> float:

@@ -19,13 +19,13 @@ from lmscaling.errors import choose
 from lmscaling.records.timing import UNMASKED, Point
 from lmscaling.types import (
     STRICT,
-    Bytes,
     Context,
     Distinct,
     Name,
     Number,
     Positive,
     Seconds,
+    Tokens,
     Vocabulary,
     Width,
     digest,
@@ -144,7 +144,7 @@ class Sweep:
 class TimeCeiling:
     """What a device can do at best; views compare the times of layers with it."""
 
-    copy_bytes: Bytes
+    copy_bytes: Tokens
     """Bytes that are copied: as many are read as are written."""
     matmul_width: Width
     """Rows and columns of both factors of a product."""
@@ -200,14 +200,6 @@ class TimeLayer:
             raise ValueError(f"layer {self.name} has no {UNMASKED} of {others[0]}; leave it out")
 
 
-def _check_names(layers: list[TimeLayer]) -> list[TimeLayer]:
-    names = [layer.name for layer in layers]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"time_layer has two presets named {name!r}; rename one")
-    return layers
-
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TimeStep:
     """A training step of a complete model: forward, backward, optimizer."""
@@ -230,14 +222,6 @@ class TimeStep:
             raise ValueError("no implementation here takes chunks; leave chunks out")
 
 
-def _check_sizes(sections: list[TimeStep]) -> list[TimeStep]:
-    sizes = [size for section in sections for size in section.sizes]
-    for size in sizes:
-        if sizes.count(size) > 1:
-            raise ValueError(f"size {size!r} is named twice; name it in one section")
-    return sections
-
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Speed:
     """The speed study: what is timed, on one device, with random weights and tokens."""
@@ -252,7 +236,14 @@ class Speed:
     """Time a large copy and a large product: the bandwidth and the FLOP/s that a device reaches."""
     time_decode: TimeDecode | None = None
     """Time the sampling of one token after every context."""
-    time_layer: Annotated[list[TimeLayer], AfterValidator(_check_names)] | None = None
+    time_layer: list[TimeLayer] | None = None
     """Time one attention alone at every context."""
-    time_step: Annotated[list[TimeStep], AfterValidator(_check_sizes)] | None = None
+    time_step: list[TimeStep] | None = None
     """Time a training step of one size at every context: forward, backward, optimizer."""
+
+    def __post_init__(self) -> None:
+        layers = [layer.name for layer in self.time_layer or ()]
+        steps = [size for step in self.time_step or () for size in step.sizes]
+        for section, names in (("time_layer", layers), ("time_step", steps)):
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise ValueError(f"{section}: {twice[0]!r} is named twice; rename or join the two")

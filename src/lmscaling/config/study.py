@@ -74,13 +74,13 @@ class Size:
 class OwnDevice:
     """A device that is not listed, for the plan. No result depends on it."""
 
-    peak_flops: Annotated[float, Field(ge=1e9, le=1e18, allow_inf_nan=False), Number]
+    peak_flops: Annotated[float, Field(ge=1e9, le=1e18), Number]
     """Dense bf16 FLOP/s, without sparsity."""
-    bandwidth: Annotated[float, Field(ge=1e9, le=1e15, allow_inf_nan=False), Number]
+    bandwidth: Annotated[float, Field(ge=1e9, le=1e15), Number]
     """Bytes per second of its memory."""
-    memory_bytes: Annotated[float, Field(ge=1e9, le=1e14, allow_inf_nan=False), Number]
+    memory_bytes: Annotated[float, Field(ge=1e9, le=1e14), Number]
     """Bytes of its memory."""
-    power: Annotated[float, Field(ge=1, le=1e5, allow_inf_nan=False), Number] | None = None
+    power: Annotated[float, Field(ge=1, le=1e5), Number] | None = None
     """Largest power of its board, watts."""
 
 
@@ -145,7 +145,7 @@ class Study:
     """Time that runs count. ``processor`` counts the seconds that the processor works for the run,
     all its threads together, for ``gpus: 0`` only: other programs on the same cores change it
     little."""
-    job_hours: Annotated[float, Field(ge=1e-3, le=8_760, allow_inf_nan=False), Number] = 24.0
+    job_hours: Annotated[float, Field(ge=1e-3, le=8_760), Number] = 24.0
     """Longest job that the cluster allows. A longer run stops itself in time and continues in
     another job. No result depends on it, so it is not part of a cell."""
     epochs: Epochs = 1
@@ -168,9 +168,7 @@ class Study:
     """Measurements of time and memory of updates, decoding and single layers; null for none."""
     tasks: dict[Name, Task] = field(default_factory=dict)
     """Small grids on other data, such as associative recall, by name; see ``docs/tasks.md``."""
-    price_per_gpu_hour: (
-        Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), Number] | None
-    ) = None
+    price_per_gpu_hour: Annotated[float, Field(gt=0, le=1e6), Number] | None = None
     """Dollars; the plan then has the price of each cell. No result depends on it."""
     loggers: dict[Literal["csv", "mlflow", "tensorboard", "wandb"], dict[str, Any]] = field(
         default_factory=dict

@@ -12,8 +12,7 @@ from urllib.parse import quote, unquote
 from lmscaling import registry
 from lmscaling.config import yaml_file
 from lmscaling.config.grid import Grid, expand
-from lmscaling.config.places import Values
-from lmscaling.config.yaml_file import Content, KeyPath, Place
+from lmscaling.config.places import KeyPath, Place, Values
 from lmscaling.errors import UserError, choose, shown
 from lmscaling.files import read_json, update_text, write_json
 from lmscaling.types import less
@@ -65,34 +64,20 @@ def changes(path: Path, study: dict[str, Any]) -> list[str]:
         before = read_json(path, "study record")["study"]
     except (UserError, KeyError, TypeError):
         return []
-    return [
-        f"{key}: {_reordered(old, new)}"
-        if isinstance(old, list) and isinstance(new, list)
-        else f"{key}: {_short(old)} -> {_short(new)}"
-        for key, old, new in differences(before, study)
-    ]
+    return list(_changes(before, study, ""))
 
 
-def differences(one: Any, two: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Keys, with dots, whose values differ, with both values; ``ABSENT`` for one that is not there.
-
-    Args:
-        one: A study, or a part of one.
-        two: Another one.
-        key: The key of the part.
-    """
-    if isinstance(one, dict) and isinstance(two, dict):
-        for part in one | two:
-            inner = f"{key}.{part}".lstrip(".")
-            yield from differences(one.get(part, ABSENT), two.get(part, ABSENT), inner)
-    elif one != two:
-        yield key, one, two
-
-
-def _reordered(before: list[Any], now: list[Any]) -> str:
-    removed = [f"without {_short(value)}" for value in before if value not in now]
-    added = [f"with {_short(value)}" for value in now if value not in before]
-    return ", ".join(removed + added) or "in another order"
+def _changes(before: Any, now: Any, key: str) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for part in before | now:
+            values = before.get(part, ABSENT), now.get(part, ABSENT)
+            yield from _changes(*values, f"{key}.{part}".lstrip("."))
+    elif before != now and isinstance(before, list) and isinstance(now, list):
+        removed = [f"without {_short(value)}" for value in before if value not in now]
+        added = [f"with {_short(value)}" for value in now if value not in before]
+        yield f"{key}: {', '.join(removed + added) or 'in another order'}"
+    elif before != now:
+        yield f"{key}: {_short(before)} -> {_short(now)}"
 
 
 def _short(value: Any) -> str:
@@ -143,8 +128,15 @@ def read_study(
         UserError: A file is missing or is not a YAML mapping.
     """
     study = Values()
-    for content in (*map(_read, paths), _given(changes or {})):
-        _merge(study, content)
+    for path in paths:
+        values, places = yaml_file.read(path)
+        if not isinstance(values, dict):
+            raise UserError(
+                f"study file {path} contains {shown(values)}; allowed: keys with values"
+            )
+        _merge(study, values, places)
+    given = {key: Place(f"--config {key}") for key in changes or {}}
+    _merge(study, changes or {}, {(key,): (place, place) for key, place in given.items()})
     return _complete(study, overrides)
 
 
@@ -158,60 +150,30 @@ def overridden(config: Mapping[str, Any], overrides: Iterable[str]) -> Values:
 
 
 def _complete(study: Values, overrides: Iterable[str]) -> Values:
-    """A study with what ``--set`` lays over it."""
-    override(study, overrides)
+    """A study with texts as ``axes.context=[1024]``, a path of keys and a value in YAML, over it.
+
+    Raises:
+        UserError: A text has no ``=``, no key, or no value that is YAML.
+    """
+    for text in overrides:
+        place = Place(f"--set {text}")
+        keys, equals, value = text.partition("=")
+        if not (equals and all(keys.split("."))):
+            raise UserError(f"{place}: allowed: a key and a value, such as axes.context=[1024]")
+        path = _keys(keys, study)
+        made: Any
+        made, inner = yaml_file.parse(value, str(place))
+        for key in reversed(path):
+            made = {key: made}
+        known = [path[:i] for i in range(1, len(path))] + [(*path, *rest) for rest in inner]
+        _merge(study, made, dict.fromkeys(known, (place, place)))
     if not study.get("tasks", True):  # switched off
         study.pop("tasks")
         study.forget(("tasks",))
     return study
 
 
-def passed(value: Any) -> list[str]:
-    """The texts of ``--set`` from ``--config 'set=KEY=VALUE&KEY=VALUE'`` of Snakemake."""
-    return [] if value is None else [unquote(text) for text in str(value).split("&")]
-
-
-def with_overrides(command: str, overrides: Iterable[str]) -> str:
-    """A command of Snakemake with what it lays over the study, behind what it has of this already.
-
-    Of several options ``--config`` Snakemake would read the last.
-    """
-    texts = "&".join(quote(text, safe=PLAIN) for text in overrides)
-    words = shlex.split(command)
-    if not texts:
-        return command
-    given = [i for i, word in enumerate(words) if word.startswith(f"{SET}=")]
-    if given:
-        words[given[0]] += f"&{texts}"
-    elif "--config" in words:
-        words.insert(words.index("--config") + 1, f"{SET}={texts}")
-    else:
-        words += ["--config", f"{SET}={texts}"]
-    return shlex.join(words)
-
-
-def override(study: Values, overrides: Iterable[str]) -> None:
-    """Lay texts as ``axes.context=[1024]``, a path of keys and a value in YAML, over a study.
-
-    Raises:
-        UserError: A text has no ``=``, no key, or no value that is YAML.
-    """
-    for text in overrides:
-        place = f"--set {text}"
-        keys, equals, value = text.partition("=")
-        if not (equals and all(keys.split("."))):
-            raise UserError(f"{place}: allowed: a key and a value, such as axes.context=[1024]")
-        path = _keys(keys, study)
-        inner = yaml_file.parse(value, place)
-        made = inner.values
-        for key in reversed(path):
-            made = {key: made}
-        heads = {path[:i]: Place(place) for i in range(1, len(path) + 1)}
-        below = {(*path, *rest): Place(place) for rest in inner.keys}
-        _merge(study, _without_empty(Content(made, heads | below, heads | below)))
-
-
-def _keys(text: str, study: Mapping[str, Any]) -> KeyPath:
+def _keys(text: str, study: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys of ``sizes.124M.lr``. Names may have dots, so known keys come first."""
     found: list[str] = []
     rest, level = text, study
@@ -225,56 +187,13 @@ def _keys(text: str, study: Mapping[str, Any]) -> KeyPath:
     return tuple(found)
 
 
-def command(
-    program: str, files: Iterable[Path], changes: Mapping[str, Any], overrides: Iterable[str]
-) -> str:
-    """The command that reads the same study again.
-
-    Args:
-        program: Its beginning.
-        files: Files after ``--configfile``.
-        changes: Values after ``--config``.
-        overrides: Texts after ``--set``.
-    """
-    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in changes.items()}
-    words = [
-        *_option("--configfile", map(str, files)),  # once: the last of several would count
-        *_option("--config", [f"{key}={text}" for key, text in texts.items()]),
-    ]
-    return with_overrides(" ".join([program, *map(shlex.quote, words)]), overrides)
-
-
-def _option(name: str, words: Iterable[str]) -> list[str]:
-    words = list(words)
-    return [name, *words] if words else []
-
-
-def _given(changes: Mapping[str, Any]) -> Content:
-    places: dict[KeyPath, Place] = {(key,): Place(f"--config {key}") for key in changes}
-    return _without_empty(Content(dict(changes), places, dict(places)))
-
-
-def _read(path: Path) -> Content:
-    content = yaml_file.read(path)
-    if not isinstance(content.values, dict):
-        raise UserError(
-            f"study file {path} contains {shown(content.values)}; allowed: keys with values"
-        )
-    return _without_empty(content)
-
-
-def _without_empty(content: Content) -> Content:
-    """With null for each section that is ``{}``."""
-    off = {k: None for k in SECTIONS if content.values.get(k) == {}}
-    values = content.values | off
-    return Content(values, content.keys, content.places)
-
-
-def _merge(base: Values, content: Content) -> None:
-    """Lay what a file says over a study, with its places."""
-    _merge_values(base, (), base, content.values)
-    base.keys_at |= content.keys
-    base.values_at |= content.places
+def _merge(
+    study: Values, changes: Mapping[str, Any], places: Mapping[KeyPath, tuple[Place, Place]]
+) -> None:
+    """Lay values with their places over a study."""
+    off = {key: None for key in SECTIONS if changes.get(key) == {}}
+    _merge_values(study, (), study, {**changes, **off})
+    study.places |= places
 
 
 def _merge_values(
@@ -287,3 +206,44 @@ def _merge_values(
             if isinstance(base.get(key), dict | list):
                 study.forget((*path, key))
             base[key] = value
+
+
+def command(
+    program: str, files: Iterable[Path], changes: Mapping[str, Any], overrides: Iterable[str]
+) -> str:
+    """The command that reads the same study again.
+
+    Args:
+        program: Its beginning.
+        files: Files after ``--configfile``.
+        changes: Values after ``--config``.
+        overrides: Texts after ``--set``.
+    """
+    words = shlex.split(program)
+    if names := [str(file) for file in files]:
+        words += ["--configfile", *names]  # once: the last of several would count
+    if changes:
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in changes.items()}
+        words += ["--config", *(f"{key}={text}" for key, text in texts.items())]
+    return with_overrides(shlex.join(words), overrides)
+
+
+def with_overrides(command: str, overrides: Iterable[str]) -> str:
+    """A command of Snakemake with what it lays over the study, behind what it has of this already.
+
+    Of several options ``--config`` Snakemake would read the last.
+    """
+    texts = "&".join(quote(text, safe=PLAIN) for text in overrides)
+    words = shlex.split(command)
+    given = [i for i, word in enumerate(words) if word.startswith(f"{SET}=")]
+    if texts and given:
+        words[given[0]] += f"&{texts}"
+    elif texts:
+        words += [] if "--config" in words else ["--config"]
+        words.insert(words.index("--config") + 1, f"{SET}={texts}")
+    return shlex.join(words)
+
+
+def passed(value: Any) -> list[str]:
+    """The texts of ``--set`` from ``--config 'set=KEY=VALUE&KEY=VALUE'`` of Snakemake."""
+    return [] if value is None else [unquote(text) for text in str(value).split("&")]

@@ -84,10 +84,8 @@ def _sweep(study: Study, kind: str, name: str, points: list[Point], **own: Any) 
     known = study.axes.layers
     labels = {point.attention for point in points if "." in point.attention}
     for label in labels - known.keys():
-        raise StudyError(
-            f"speed.{kind} {label!r} is no row of axes.attention; {choose(label, known)}",
-            *("speed", kind),
-        )
+        problem = f"{label!r} is no row of axes.attention; {choose(label, known)}"
+        raise StudyError(("speed", kind), problem)
     common = ("timeout_seconds", "repeats", "target_seconds")
     numbers = {key: getattr(study.speed, key) for key in common}
     return Sweep(

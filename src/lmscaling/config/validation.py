@@ -24,6 +24,12 @@ UNKNOWN_KEY = "unexpected_keyword_argument"
 
 KINDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
 """Types of a JSON schema in words."""
+BOUNDS = {
+    "minimum": "from",
+    "exclusiveMinimum": "above",
+    "maximum": "to",
+    "exclusiveMaximum": "below",
+}
 
 
 def checked(kind: type[T], values: Any, where: str) -> T:
@@ -97,20 +103,12 @@ def _numbers(node: Schema, found: Any) -> str:
     """What is allowed for a number or a boolean, and which is nearest; empty for another type."""
     if node.get("type") not in KINDS:
         return ""
-    low, high = node.get("minimum"), node.get("maximum")
-    over, under = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
-    allowed = f"allowed: {KINDS[node['type']]}"
-    if low is not None and high is not None:
-        allowed += f" from {_text(low)} to {_text(high)}"
-    elif over is not None and under is not None:
-        allowed += f" between {_text(over)} and {_text(under)}"
-    elif over is not None:
-        allowed += f" above {_text(over)}"
+    bounds = [f"{word} {_text(node[key])}" for key, word in BOUNDS.items() if key in node]
+    allowed = " ".join([f"allowed: {KINDS[node['type']]}", *bounds])
     if isinstance(found, int | float) and not isinstance(found, bool):
-        if low is not None and found < low:
-            return f"{allowed}; nearest is {_text(low)}"
-        if high is not None and found > high:
-            return f"{allowed}; nearest is {_text(high)}"
+        nearest = min(max(found, node.get("minimum", found)), node.get("maximum", found))
+        if nearest != found:
+            return f"{allowed}; nearest is {_text(nearest)}"
     return allowed
 
 
@@ -120,27 +118,23 @@ def _text(number: float) -> str:
 
 def _node(schema: Schema, path: Any) -> Schema:
     """The part of a schema at the end of a path of keys, indices and kinds."""
-    node = schema
+    nodes = _options(schema, schema)
     for part in path:
-        node = next(filter(None, (_child(option, part) for option in _options(node, schema))), {})
-    return next(iter(_options(node, schema)), {})
+        nodes = [inner for node in nodes for inner in _options(_child(node, part), schema)]
+    return next(iter(nodes), {})
 
 
-def _child(node: Schema, part: Any) -> Schema | None:
-    kinds = node.get("discriminator", {}).get("mapping", {})
-    if part in kinds:
-        return {"$ref": kinds[part]}
-    return (
-        node.get("properties", {}).get(part)
-        or node.get("items")
-        or node.get("additionalProperties")
-    )
+def _child(node: Schema, part: Any) -> Schema:
+    if kind := node.get("discriminator", {}).get("mapping", {}).get(part):
+        return {"$ref": kind}
+    inner = node.get("items") or node.get("additionalProperties") or {}
+    return node.get("properties", {}).get(part, inner)
 
 
 def _options(node: Schema, schema: Schema) -> list[Schema]:
     """A node, or the alternatives to null that it allows, with references resolved."""
-    while "$ref" in node:
-        node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
-    if "anyOf" not in node:
-        return [] if node.get("type") == "null" else [node]
-    return [found for option in node["anyOf"] for found in _options(option, schema)]
+    if "$ref" in node:
+        return _options(schema["$defs"][node["$ref"].rsplit("/", 1)[-1]], schema)
+    if "anyOf" in node:
+        return [found for option in node["anyOf"] for found in _options(option, schema)]
+    return [node] if node and node.get("type") != "null" else []

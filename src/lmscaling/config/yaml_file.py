@@ -10,12 +10,12 @@ import copy
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lmscaling.config.places import KeyPath, Place
 from lmscaling.errors import UserError, choose, shown
 
 MOST_BYTES = 1_000_000
@@ -27,9 +27,6 @@ MOST_VALUES = 100_000
 DEEPEST = 50
 """Levels of nesting; a study has six."""
 
-KeyPath = tuple[str | int, ...]
-"""Keys and indices from the top of a study to a value."""
-
 TAG = "tag:yaml.org,2002:"
 DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -38,32 +35,8 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 RESOLVER = yaml.resolver.Resolver()
 
 
-@dataclass(frozen=True)
-class Place:
-    """A place in a file; line and column begin at 1. Of the command line it has no line."""
-
-    file: str
-    line: int = 0
-    column: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-
-    @classmethod
-    def after(cls, text: str, file: str) -> "Place":
-        """The place behind the beginning of a file."""
-        return cls(file, text.count("\n") + 1, len(text) - text.rfind("\n"))
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a file says, and where."""
-
-    values: Any
-    keys: dict[KeyPath, Place]
-    """Places of the keys, and of the items of lists."""
-    places: dict[KeyPath, Place]
-    """Places of the values."""
+Content = tuple[Any, dict[KeyPath, tuple[Place, Place]]]
+"""What a file says, and the places of each key, or item of a list, and of its value."""
 
 
 def read(path: Path) -> Content:
@@ -92,7 +65,7 @@ def read(path: Path) -> Content:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = Place.after(data[: error.start].decode("utf-8-sig"), str(path))
+        place = _after(data[: error.start].decode("utf-8-sig"), str(path))
         raise UserError(
             f"{place}: byte 0x{data[error.start]:02x} is not UTF-8; save the study file as UTF-8"
         ) from None
@@ -102,9 +75,14 @@ def read(path: Path) -> Content:
 def parse(text: str, file: str) -> Content:
     """The content of a YAML text; ``file`` is what places name."""
     if found := CONTROL.search(text.replace("\r", " ")):
-        place = Place.after(text[: found.start()], file)
+        place = _after(text[: found.start()], file)
         raise UserError(f"{place}: the character {found[0]!r} is not printable; leave it out")
     return _Reader(text, file).content()
+
+
+def _after(text: str, file: str) -> Place:
+    """The place behind the beginning of a file."""
+    return Place(file, text.count("\n") + 1, len(text) - text.rfind("\n"))
 
 
 class _Reader:
@@ -116,8 +94,8 @@ class _Reader:
         self.n_values = 0
         self.anchors: dict[str, tuple[Any, int] | None] = {}
         """Values with their number of values; None where the end is not yet read."""
-        self.keys: dict[KeyPath, Place] = {(): Place(file, 1, 1)}
-        self.places: dict[KeyPath, Place] = {}
+        top = Place(file, 1, 1)
+        self.places: dict[KeyPath, tuple[Place, Place]] = {(): (top, top)}
 
     def content(self) -> Content:
         values, is_first = None, True
@@ -127,7 +105,7 @@ class _Reader:
                     place = self._place(event.start_mark)
                     raise UserError(f"{place}: a second document begins; a study file has one")
                 values, is_first = self._value(next(self.events), ()), False
-        return Content(values, self.keys, self.places)
+        return values, self.places
 
     def _parsed(self, text: str) -> Iterator[Any]:
         # The parser in C lets more tabs pass than that in Python, with which Snakemake reads.
@@ -191,8 +169,7 @@ class _Reader:
         """A value of a mapping or list; its places are noted."""
         # A mapping in lines of its own begins with its first key: its own key says more.
         in_lines = isinstance(event, yaml.CollectionStartEvent) and not event.flow_style
-        self.keys[path] = key
-        self.places[path] = key if in_lines else self._place(event.start_mark)
+        self.places[path] = key, key if in_lines else self._place(event.start_mark)
         return self._value(event, path)
 
     def _list(self, path: KeyPath) -> list[Any]:
@@ -228,7 +205,7 @@ class _Reader:
                 )
             inner = (*path, key)
             if key in values:
-                first = f", first in line {self.keys[inner].line}" if place.line else ""
+                first = f", first in line {self.places[inner][0].line}" if place.line else ""
                 raise UserError(
                     f"{place}: {'.'.join(map(str, inner))} is given twice{first}; keep one of them"
                 )

@@ -29,7 +29,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.errors import UserError
 from lmscaling.kernels import cross_entropy
 from lmscaling.kernels.rotary import Rotary, Rotate, unrotated
-from lmscaling.plan.estimate import Shape
+from lmscaling.plan.footprint import Shape
 from lmscaling.plan.throughput.terms import UNKNOWN, kind_of
 
 PAD_VOCABULARY = 64

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
-from lmscaling.plan.estimate import Shape
+from lmscaling.plan.footprint import Shape
 from lmscaling.plan.throughput.terms import UNKNOWN, kind_of
 
 AUTO = "auto"

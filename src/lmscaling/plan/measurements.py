@@ -17,7 +17,7 @@ from lmscaling.config.validation import checked
 from lmscaling.files import read_json
 from lmscaling.plan import calibrations, estimate
 from lmscaling.plan.calibrations import Ways
-from lmscaling.plan.estimate import Shape
+from lmscaling.plan.footprint import Shape
 from lmscaling.plan.throughput import timed_steps
 from lmscaling.plan.throughput.coefficients import known_of
 from lmscaling.plan.throughput.model import TIMED, TRAINED, Coefficients, Timing, vector

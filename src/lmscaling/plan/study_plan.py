@@ -14,7 +14,8 @@ from lmscaling.config.validation import checked
 from lmscaling.files import read_json
 from lmscaling.formatting import bytes_of, folded, noted, short, skipped
 from lmscaling.plan import calibrations, jobs, measurements, totals
-from lmscaling.plan.estimate import Forecast, Range, Shape, forecast, memory_scale
+from lmscaling.plan.estimate import Forecast, Range, forecast
+from lmscaling.plan.footprint import Shape, memory_scale
 from lmscaling.plan.text_needs import Supply, supply
 from lmscaling.plan.throughput.model import QUANTILES
 
@@ -84,18 +85,16 @@ class Plan:
         }
 
     def table(self) -> str:
-        """The plan for the terminal: a line per cell, then the summary."""
-        said = [line for text in [*self.summary(), *self.work()] for line in folded(text)]
-        return "\n".join([*noted(self.lines(), left={0}), "", *said])
-
-    def work(self) -> list[str]:
-        """Sentences on the measurements of the speed study and on all jobs."""
-        lines, sums = [], self.totals()
+        """The plan for the terminal: a line per cell, then the summary and all jobs."""
+        sums = self.totals()
         points = ", ".join(f"{n:,} {kind}" for kind, n in self.speed.items())
-        if points:
-            lines.append(f"speed study, on one device: {sums['speed_points']:,} points: {points}")
         each = ", ".join(f"{n:,} {rule}" for rule, n in self.jobs.items())
-        return [*lines, f"{sums['jobs']:,} jobs in all: {each}"]
+        said = self.summary()
+        if points:
+            said.append(f"speed study, on one device: {sums['speed_points']:,} points: {points}")
+        said.append(f"{sums['jobs']:,} jobs in all: {each}")
+        folds = [line for text in said for line in folded(text)]
+        return "\n".join([*noted(self.lines(), left={0}), "", *folds])
 
     def lines(self) -> list[list[str]]:
         """Header and a line per cell, as text.
@@ -115,30 +114,32 @@ class Plan:
     def summary(self) -> list[str]:
         """Sentences on totals, estimates, cells that cannot run, exceptions and skipped cells."""
         sums = self.totals()
-        parts = [
-            *([f"{self._sum('gpu_hours', 'GPU-hours')} and "
-               f"{self._sum('branch_gpu_hours', 'for branches')}"] if self.device else []),
-            self._sum("tokens", "tokens"),
-            f"{bytes_of(sums['disk_bytes'])} of weights and kept checkpoints",
-        ]  # fmt: skip
-        lines = [f"{sums['cells']} cells: {', '.join(parts)}"]
-        if self.tasks:
-            each = ", ".join(f"{n} of {name}" for name, n in self.tasks.items())
-            lines.append(f"{sum(self.tasks.values())} runs of tasks, in no estimate: {each}")
+        hours = f"{self._sum('gpu_hours', 'GPU-hours')} and "
+        hours += f"{self._sum('branch_gpu_hours', 'for branches')}, "
+        amounts = f"{self._sum('tokens', 'tokens')}, {bytes_of(sums['disk_bytes'])}"
+        each = ", ".join(f"{n} of {name}" for name, n in self.tasks.items())
         bound = "if the boards take their largest power all the time, without hosts and cooling"
         costs = [self._sum("dollars", "dollars")] if "dollars" in sums else []
         costs += [f"at most {self._sum('kwh', 'kWh')}, {bound}"] if "kwh" in sums else []
-        lines += [f"with branches: {'; '.join(costs)}"] if costs else []
-        if sums["unknown"]:
-            lines.append(
-                f"the time of {sums['unknown']} cells is unknown until they are calibrated"
-            )
-        lines += [*self._sources(), *self._chosen()]
-        lines += [f"{n} cells: {note}" for note, n in self._common().items()]
-        lines += self.text.summary()
-        lines += [f"cannot run: {f.name}: {f.cannot}" for f in self.forecasts if f.cannot]
-        lines += [f"exception: {values}: {reason}" for values, reason in self.exceptions]
-        return lines + skipped(self.skipped)
+        chosen, unknown = self.calibrations or [], sums["unknown"]
+        return [
+            f"{sums['cells']} cells: {hours if self.device else ''}{amounts} of weights and kept "
+            "checkpoints",
+            *_if(each, f"{sum(self.tasks.values())} runs of tasks, in no estimate: {each}"),
+            *_if(costs, f"with branches: {'; '.join(costs)}"),
+            *_if(unknown, f"the time of {unknown} cells is unknown until they are calibrated"),
+            *self._sources(),
+            *_if(
+                self.calibrations is not None,
+                f"{len(chosen)} calibrations of {len(self.forecasts)} cells, with whose options "
+                f"the others train: {', '.join(chosen)}",
+            ),
+            *(f"{n} cells: {note}" for note, n in self._common().items()),
+            *self.text.summary(),
+            *(f"cannot run: {f.name}: {f.cannot}" for f in self.forecasts if f.cannot),
+            *(f"exception: {values}: {reason}" for values, reason in self.exceptions),
+            *skipped(self.skipped),
+        ]
 
     def _sum(self, name: str, unit: str) -> str:
         """A total with its unit, and with its interval of 80 % if it is uncertain."""
@@ -151,42 +152,39 @@ class Plan:
         """Where the numbers come from."""
         runnable = [f for f in self.forecasts if not f.cannot]
         estimated = [f for f in runnable if not f.measured]
-        basis = "" if self.device else " (micro-batches)"
-        lines = []
-        if estimated:
-            until = ", until they are calibrated" if self.calibrations is None else ""
-            lines.append(f"{len(estimated)} cells are estimates{basis}, marked ~{until}")
-        for source, told in (("calibrated", "calibration"), ("run", "finished run")):
-            if n := sum(f.source == source for f in runnable):
-                lines.append(f"{n} cells have the time of their {told}")
         factors = [_factor(f) for f in estimated if f.update_seconds]
-        if factors:
-            lines.append(
+        n_calibrated, n_run = (sum(f.source == x for f in runnable) for x in ("calibrated", "run"))
+        basis = "" if self.device else " (micro-batches)"
+        until = ", until they are calibrated" if self.calibrations is None else ""
+        return [
+            *_if(estimated, f"{len(estimated)} cells are estimates{basis}, marked ~{until}"),
+            *_if(n_calibrated, f"{n_calibrated} cells have the time of their calibration"),
+            *_if(n_run, f"{n_run} cells have the time of their finished run"),
+            *_if(
+                factors,
                 f"times of updates are predicted for an {self.device}, from published ones and "
                 f"{self.updates_measured} measured; they are right within a factor of "
-                f"{median(factors):.2f} (at most {max(factors):.2f}) with a probability of 80 %; "
-                "so are tokens and epochs of a budget in hours, and GPU-hours of another one"
-            )
-        if factors and not self.is_published:
-            lines.append(
+                f"{median(factors or [1]):.2f} (at most {max(factors, default=1):.2f}) with a "
+                "probability of 80 %; so are tokens and epochs of a budget in hours, and "
+                "GPU-hours of another one",
+            ),
+            *_if(
+                factors and not self.is_published,
                 f"no published time is of an {self.device}, so the factors are wider, as those of "
-                "A100s and H100s predicted from each other need them"
-            )
-        if self.measured_on:
-            lines.append(
+                "A100s and H100s predicted from each other need them",
+            ),
+            *_if(
+                self.measured_on,
                 f"measured times are of {self.measured_on}, of which no rates are known, so they "
                 f"tell nothing of the others; give them with --set 'devices.{self.measured_on}="
-                "{peak_flops: ..., bandwidth: ..., memory_bytes: ...}'"
-            )
-        return lines
+                "{peak_flops: ..., bandwidth: ..., memory_bytes: ...}'",
+            ),
+        ]
 
-    def _chosen(self) -> list[str]:
-        """What ``calibrate: auto`` has chosen."""
-        if self.calibrations is None:
-            return []
-        n, names = len(self.calibrations), ", ".join(self.calibrations)
-        cells = len(self.forecasts)
-        return [f"{n} calibrations of {cells} cells, with whose options the others train: {names}"]
+
+def _if(holds: object, sentence: str) -> list[str]:
+    """The sentence where it holds."""
+    return [sentence] if holds else []
 
 
 def _factor(f: Forecast) -> float:

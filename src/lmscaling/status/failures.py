@@ -6,7 +6,7 @@ reason that many jobs share is said once.
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lmscaling.config import study_file
@@ -74,7 +74,6 @@ def _of_runs(study: Path, grid: Grid, told: list[Failure]) -> tuple[list[Failure
     Of a run that is not held, the job that has just failed says the reason, not an older log.
     """
     now = {failure.name: failure for failure in told}
-    earlier = "failed earlier" if told else "failed"
     ended: list[Failure] = []
     held: list[Failure] = []
     failed: list[Failure] = []
@@ -85,67 +84,54 @@ def _of_runs(study: Path, grid: Grid, told: list[Failure]) -> tuple[list[Failure
             if record["status"] != "done":
                 ended.append(Failure(cell.name, record["status"], record["message"]))
             continue
+        scratch = study / "scratch" / run
+        is_idle = not lock.holder(scratch)
         job = f"{cell.trunk}-branches-*" if cell.branch else run
-        hold, logs = _hold(study, run), _logs(study, job)
-        log = str(logs[0]) if logs else ""
-        if hold and hold.needs_release:
-            held.append(Failure(cell.name, HELD, hold.reason, log))
+        logs = [
+            path for rule in ("train", "branch") for path in study.glob(f"logs/{rule}/{job}.log")
+        ]
+        hold = is_idle and ledger.hold(ledger.entries(scratch / ledger.NAME, ledger.RECENT_BYTES))
+        waiting = hold and Failure(cell.name, HELD, hold.reason, str(logs[0]) if logs else "")
+        if hold and waiting and hold.needs_release:
+            held.append(waiting)
         elif failure:
             latest.append(failure)
-        elif hold:
-            failed.append(Failure(cell.name, HELD, hold.reason, log))
-        elif reason := _reason(study, run, job, logs):
-            failed.append(Failure(cell.name, earlier, *reason))
-    advice = _advice(study.name, ended, told, len(failed) + len(latest), len(now), len(held))
+        elif waiting:
+            failed.append(waiting)
+        elif is_idle and (logs or scratch.exists()):
+            earlier = "failed earlier" if told else "failed"
+            failed.append(Failure(cell.name, earlier, *_reason(job, logs)))
+    advice = [*_of_ended(study.name, ended)]
+    reasons = " ".join(failure.reason for failure in told)
+    advice += [remedy for state, remedy in REMEDIES if state in reasons]
+    if now:
+        what = "1 job" if len(now) == 1 else f"{len(now)} jobs"
+        advice.append(f"{what} failed; mend the cause, then run snakemake again")
+    if n := len(failed) + len(latest):
+        advice.append(f"{n} failed; run snakemake again to continue from checkpoints")
+    if held:
+        advice.append(
+            f"{len(held)} held after repeated failures; to continue from checkpoints: "
+            f"lmscaling reset --go-on --study {study.name} --status held, then snakemake"
+        )
     return [*ended, *held, *failed, *latest, *now.values()], advice
 
 
-def _advice(
-    study: str, ended: list[Failure], told: list[Failure], n_runs: int, n_jobs: int, n_held: int
-) -> list[str]:
-    """What to type, a sentence for each kind of failure."""
-    advice = []
+def _of_ended(study: str, ended: list[Failure]) -> Iterator[str]:
+    """What to type for runs that have ended otherwise than done, by their status."""
     for status, n in Counter(failure.kind for failure in ended).items():
         what = f"{n} ended as {status}, which is a result"
         if status == finished.DAMAGED:
             what = f"{n} with a damaged record"
         again = f"lmscaling reset --study {study} --status {status}"
-        advice.append(f"{what}; to train again from update 0: {again}")
-    reasons = " ".join(failure.reason for failure in told)
-    advice += [remedy for state, remedy in REMEDIES if state in reasons]
-    if n_jobs:
-        what = "job" if n_jobs == 1 else "jobs"
-        advice.append(f"{n_jobs} {what} failed; mend the cause, then run snakemake again")
-    if n_runs:
-        advice.append(f"{n_runs} failed; run snakemake again to continue from checkpoints")
-    if n_held:
-        advice.append(
-            f"{n_held} held after repeated failures; to continue from checkpoints: "
-            f"lmscaling reset --go-on --study {study} --status held, then snakemake"
-        )
-    return advice
+        yield f"{what}; to train again from update 0: {again}"
 
 
-def _hold(study: Path, run: str) -> ledger.Hold | None:
-    """Why a run without a record waits; None if it does not, or if it is being trained."""
-    scratch = study / "scratch" / run
-    if lock.holder(scratch):
-        return None
-    return ledger.hold(ledger.entries(scratch / ledger.NAME, ledger.RECENT_BYTES))
-
-
-def _logs(study: Path, job: str) -> list[Path]:
-    return [path for rule in ("train", "branch") for path in study.glob(f"logs/{rule}/{job}.log")]
-
-
-def _reason(study: Path, run: str, job: str, logs: list[Path]) -> tuple[str, str] | None:
-    """Why a run without a record has stopped, and its log; None if it trains or has not begun."""
-    scratch = study / "scratch" / run
-    if lock.holder(scratch) or not (logs or scratch.exists()):
-        return None
+def _reason(job: str, logs: list[Path]) -> tuple[str, str]:
+    """Why a job has stopped, and the log that says it."""
     slurm = sorted(SLURM_LOGS.glob(f"rule_*/{job}/*.log"), key=lambda path: path.stat().st_mtime)
     logs = [*logs, *slurm[-1:]]
-    for path in logs:
-        if reason := job_logs.last_error(path):
-            return reason, str(path)
-    return "unknown reason", ", ".join(map(str, logs))
+    reasons = ((job_logs.last_error(path), str(path)) for path in logs)
+    return next(
+        (each for each in reasons if each[0]), ("unknown reason", ", ".join(map(str, logs)))
+    )

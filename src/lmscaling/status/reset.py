@@ -5,6 +5,7 @@ is deleted.
 """
 
 import shlex
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from lmscaling.files import read_json
 from lmscaling.records import finished, ledger
 from lmscaling.records.run import HELD, STATUSES
 from lmscaling.runtime import lock
+from lmscaling.status.table import record_of
 
 FOLDERS = ("runs", "scratch", "evaluations")
 """Folders of a study that hold one folder for each run."""
 
-SAMPLES = "samples"
-"""Folder of a study that holds one file for each run that draws images."""
+FILES = ("samples", "runs")
+"""Folders of a study that hold one file for some runs."""
 
 
 def select(
@@ -36,8 +38,9 @@ def select(
     """A study's runs that match all given criteria.
 
     Args:
+        results: Folder of all studies.
         study: Name of the study; needed only if several match.
-        cell: Name of a cell or a run.
+        cell: Name of a cell or a run. A cell whose values were changed has several runs.
         status: Status of the record.
         context: Context of the cell.
         stale: Whether the run must have been trained by other code than the present.
@@ -49,34 +52,38 @@ def select(
     Raises:
         UserError: No run matches, or runs of several studies do and ``study`` is None.
     """
-    runs = {
-        folder: set(_runs(folder))
-        for folder in sorted(results.glob("*/"))
-        if study in (None, folder.name) and _runs(folder)
-    }
+    everything = {folder: names for folder in results.glob("*/") if (names := _runs(folder))}
+    runs = {f: names for f, names in sorted(everything.items()) if study in (None, f.name)}
     if not runs:
-        known = sorted(folder.name for folder in results.glob("*/") if _runs(folder))
+        known = sorted(folder.name for folder in everything)
         allowed = f"studies: {choose(study, known)}" if known else "run snakemake first"
         raise UserError(f"{results / (study or '')} has no run; {allowed}")
+    tests: dict[str, Callable[[Path, str], object]] = {}
+    if cell:
+        tests[f"is called {cell!r}"] = lambda _, run: cell in (run, _without_hash(run))
+    if status:
+        tests[f"has status {status!r}"] = lambda folder, run: _status(folder, run) == status
+    if context:
+        tests[f"has context {context}"] = lambda *run: (c := _cell(*run)) and c.context == context
+    if stale:
+        tests["was trained by other code"] = _is_stale
     matches = {
-        folder: _matching(folder, names, cell, status, context, stale)
+        folder: chosen
         for folder, names in runs.items()
+        if (chosen := [run for run in names if all(test(folder, run) for test in tests.values())])
     }
-    matches = {folder: names for folder, names in matches.items() if names}
     if not matches:
-        criteria = [f"is called {cell!r}"] if cell else []
-        criteria += [f"has status {status!r}"] if status else []
-        criteria += [f"has context {context}"] if context else []
-        criteria += ["was trained by other code"] if stale else []
-        names = {_without_hash(run) for names in runs.values() for run in names}
-        statuses = [*STATUSES, HELD, finished.DAMAGED]
-        allowed = choose(status, statuses) if status else choose(cell, sorted(names))
-        if stale and not (status or cell):
-            allowed = "nothing is to be trained again"
+        allowed = "nothing is to be trained again"
+        if status:
+            allowed = choose(status, [*STATUSES, HELD, finished.DAMAGED])
+        elif cell or not stale:
+            names = {_without_hash(run) for names in runs.values() for run in names}
+            allowed = choose(cell, sorted(names))
         studies = ", ".join(folder.name for folder in runs)
-        raise UserError(f"no run of {studies} {' and '.join(criteria)}; {allowed}")
+        raise UserError(f"no run of {studies} {' and '.join(tests)}; {allowed}")
     folder, chosen = _only(matches, "such a run", cell)
-    others = _branches(folder, runs[folder], set(chosen)) if branches else []
+    cells = {run: _cell(folder, run) for run in runs[folder] if branches}
+    others = {run for run, c in cells.items() if c and c.branch and c.trunk in chosen}
     return folder, sorted({*chosen, *others})
 
 
@@ -88,7 +95,7 @@ def _only(matches: dict[Path, list[str]], what: str, name: str | None) -> tuple[
 
 
 def _runs(study: Path) -> list[str]:
-    return [p.name for folder in FOLDERS for p in study.glob(f"{folder}/*/")]
+    return sorted({p.name for folder in FOLDERS for p in study.glob(f"{folder}/*/")})
 
 
 def _without_hash(run: str) -> str:
@@ -96,54 +103,22 @@ def _without_hash(run: str) -> str:
     return run.rpartition("-")[0]
 
 
-def _branches(study: Path, runs: set[str], trunks: set[str]) -> list[str]:
-    """Runs whose cell files say that they are branches of some trunks."""
-    files = {run: study / "cells" / f"{run}.json" for run in runs}
-    cells = {
-        run: checked(Cell, read_json(path, "cell file"), str(path))
-        for run, path in files.items()
-        if path.is_file()
-    }
-    return [run for run, cell in cells.items() if cell.branch and cell.trunk in trunks]
-
-
-def _matching(
-    study: Path,
-    runs: set[str],
-    cell: str | None,
-    status: str | None,
-    context: int | None,
-    stale: bool,
-) -> list[str]:
-    # A cell whose values were changed has several runs of one name: all of them match.
-    return sorted(
-        run
-        for run in runs
-        if cell in (None, run, _without_hash(run))
-        and (not status or status == _status(study, run))
-        and (not context or context == _value(study / "cells" / f"{run}.json", "context"))
-        and (not stale or _is_stale(study, run))
-    )
+def _cell(study: Path, run: str) -> Cell | None:
+    path = study / "cells" / f"{run}.json"
+    return checked(Cell, read_json(path, "cell file"), str(path)) if path.is_file() else None
 
 
 def _is_stale(study: Path, run: str) -> bool:
-    record, path = study / "runs" / run / "run.json", study / "cells" / f"{run}.json"
-    if not (record.is_file() and path.is_file()):
-        return False
-    cell = checked(Cell, read_json(path, "cell file"), str(path))
-    return code.is_stale(cell, finished.look(record))
+    record, cell = record_of(study, run), _cell(study, run)
+    return bool(record and cell and code.is_stale(cell, record))
 
 
 def _status(study: Path, run: str) -> object:
     """The status of a run's record, or that it is held; None if it is neither."""
-    record = study / "runs" / run / "run.json"
-    if record.is_file():
-        return finished.look(record)["status"]
-    return HELD if _hold(study, run) else None
-
-
-def _hold(study: Path, run: str) -> ledger.Hold | None:
-    return ledger.hold(ledger.entries(study / "scratch" / run / ledger.NAME))
+    if record := record_of(study, run):
+        return record["status"]
+    entries = ledger.entries(study / "scratch" / run / ledger.NAME)
+    return HELD if ledger.hold(entries) else None
 
 
 def held(study: Path, runs: list[str]) -> list[Path]:
@@ -171,11 +146,6 @@ def free(study: Path, runs: list[str]) -> list[str]:
     return [folder.name for folder in folders]
 
 
-def _value(path: Path, key: str) -> object:
-    """A value of a record or a cell; None if there is none."""
-    return read_json(path, "file").get(key) if path.is_file() else None
-
-
 def folders(results: Path, study: str | None, named: str) -> list[Path]:
     """The run folders that a path, or the name of a cell or a run, means.
 
@@ -198,21 +168,22 @@ def select_measurements(results: Path, study: str | None, name: str) -> tuple[Pa
     Raises:
         UserError: Nothing matches, or several studies match and ``study`` is None.
     """
-    kind, size, *point = name.split("/")
-    known: set[str] = set()
+    wanted, _, point = name.partition("/")[2].partition("/")
+    wanted = f"{name.partition('/')[0]}/{wanted}"
     matches: dict[Path, list[str]] = {}
+    known: set[str] = set()
     for sweep in sorted(results.glob(f"{study or '*'}/speed/*/*/")):
-        short = f"{sweep.parent.name}/{_without_hash(sweep.name)}"
-        known.add(short)
-        if sweep.parent.name != kind or size not in (sweep.name, _without_hash(sweep.name)):
+        inner, folder = f"{sweep.parent.name}/{sweep.name}", sweep.parents[2]
+        points = [path.stem for path in sweep.glob("*.json") if path.stem != "sweep"]
+        known |= {_without_hash(inner)}
+        known |= {f"{_without_hash(inner)}/{each}" for each in points if point}
+        if wanted not in (inner, _without_hash(inner)):
             continue
-        folder, inner = sweep.parents[2], f"speed/{kind}/{sweep.name}"
-        files = [f"{inner}/{p}.json" for p in point]
         if not point:
-            matches.setdefault(folder, []).append(inner)
-        elif (folder / files[0]).is_file():
-            matches.setdefault(folder, []).extend([files[0], f"{inner}/sweep.json"])
-        known |= {f"{short}/{p.stem}" for p in sweep.glob("*.json") if point and p.stem != "sweep"}
+            matches.setdefault(folder, []).append(f"speed/{inner}")
+        elif point in points:
+            files = [f"speed/{inner}/{each}.json" for each in (point, "sweep")]
+            matches.setdefault(folder, []).extend(files)
     if not matches:
         raise UserError(f"no measurement is called {name!r}; {choose(name, sorted(known))}")
     return _only(matches, name, name)
@@ -228,11 +199,12 @@ def move(study: Path, runs: list[str]) -> Path:
     for run in runs:
         _check_idle(study / "scratch" / run)
         _check_trunk(study, run, runs)
-    folders = [f"{folder}/{run}" for run in runs for folder in FOLDERS]
-    files = [f"{folder}/{run}.json" for run in runs for folder in (SAMPLES, "runs")]
-    of_branches = study.glob("runs/*-branches-*.json")
-    copies = [path for path in of_branches if not set(runs).isdisjoint(read_json(path, "copy"))]
-    return _move(study, [*folders, *files, *(str(path.relative_to(study)) for path in copies)])
+    paths = [f"{folder}/{run}" for run in runs for folder in FOLDERS]
+    paths += [f"{folder}/{run}.json" for run in runs for folder in FILES]
+    for copy in study.glob("runs/*-branches-*.json"):
+        if not set(runs).isdisjoint(read_json(copy, "copy")):
+            paths.append(str(copy.relative_to(study)))
+    return _move(study, paths)
 
 
 def move_measurements(study: Path, paths: list[str]) -> Path:
@@ -263,13 +235,11 @@ def _move(study: Path, paths: list[str]) -> Path:
 
 def _check_trunk(study: Path, run: str, runs: list[str]) -> None:
     """Refuse to reset a branch alone once the checkpoint that it began from is deleted."""
-    path = study / "cells" / f"{run}.json"
-    if not path.is_file() or not _value(path, "branch"):
+    branch = _cell(study, run)
+    if not branch or not branch.branch or branch.trunk in runs:
         return
-    branch = checked(Cell, read_json(path, "cell file"), str(path))
-    assert branch.branch
     kept = study / "scratch" / branch.trunk / branch_checkpoint(branch.branch)
-    if branch.trunk not in runs and not kept.is_file():
+    if not kept.is_file():
         raise UserError(
             f"branch {run} begins from {kept.name} of its trunk, which is deleted when the branch "
             f"ends; to train both again, type lmscaling reset {branch.trunk}"

@@ -15,7 +15,7 @@ from lmscaling.fits.loss_surface import LossSurface
 from lmscaling.fits.points import Group
 from lmscaling.formatting import bytes_of, folded, noted
 from lmscaling.plan.estimate import Forecast as Cost
-from lmscaling.plan.estimate import Shape
+from lmscaling.plan.footprint import Shape
 from lmscaling.records import forecast
 from lmscaling.records.forecast import QUANTITIES
 from lmscaling.runtime import commit
@@ -106,14 +106,15 @@ def table(forecasts: list[Row]) -> str:
     """A line for each run with medians, and the reasons of what is not predicted."""
     forms = {"update_seconds": "{:.3g}".format, "memory_bytes": bytes_of, "loss": "{:.3f}".format}
     cells: dict[str, list[str]] = defaultdict(list)
+    reasons: Counter[str] = Counter()
     for one in forecasts:
-        cells[one["name"]].append(forms[one["quantity"]](one["median"]) if "median" in one else "")
+        what, median = one["quantity"], one.get("median")
+        cells[one["name"]].append("" if median is None else forms[what](median))
+        if "reason" in one:
+            reasons[f"no {QUANTITIES[what]} of {{}} cells: {one['reason']}"] += 1
     rows = [[name, *medians, ""] for name, medians in cells.items()]
-    reasons = Counter((one["quantity"], one["reason"]) for one in forecasts if "reason" in one)
     said = [f"{len(cells)} cells have not begun"]
-    said += [
-        f"no {QUANTITIES[what]} of {n} cells: {reason}" for (what, reason), n in reasons.items()
-    ]
+    said += [sentence.replace("{}", str(n)) for sentence, n in reasons.items()]
     told = [line for text in said for line in folded(text)]
     return "\n".join([*noted([["cell", *QUANTITIES.values(), ""], *rows], left={0}), "", *told])
 

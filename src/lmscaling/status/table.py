@@ -11,6 +11,7 @@ the next ``snakemake`` continues it from its last checkpoint, after repeated fai
 import json
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,6 @@ class Row:
     pace: str = ""
     trained: str = ""
     note: str = ""
-
-    @property
-    def share(self) -> float:
-        """Share of the budget that is spent, 0 to 1."""
-        return float(self.budget.removesuffix("%") or 0) / 100
 
 
 HEAD = Row("cell", "status", "updates", "budget", "train loss", "val loss", "tokens/s", "trained")
@@ -99,40 +95,40 @@ def _speed_line(study: Path, grid: Grid) -> list[str]:
     if not planned:
         return []
     pending = [f for f, sweep in planned.items() if sweeps.is_pending(study / "speed" / f, sweep)]
-    points = [
-        (study / "speed" / folder / f"{point.name}.json").is_file()
-        for folder, sweep in planned.items()
-        for point in sweep.points
-    ]
+    points = [study / "speed" / f / f"{p.name}.json" for f, s in planned.items() for p in s.points]
     done = f"{len(planned) - len(pending)} of {len(planned)} sweeps"
-    return [f"speed: {done} are done, {sum(points)} of {len(points)} points have a record"]
+    found = sum(path.is_file() for path in points)
+    return [f"speed: {done} are done, {found} of {len(points)} points have a record"]
 
 
 def _kernel_lines(study: Path) -> list[str]:
     """A line for each kernel that failed its check, by device."""
     paths = sorted([*study.glob("checks/*.json"), *study.glob("speed/kernels-*.json")])
-    found = (each for path in paths for each in findings(path))
-    wrong = (each for each in found if each.message)
-    said = (f"{each.way}: {each.message}, on {each.key.get('device')}" for each in wrong)
-    return [f"kernels: {text}" for text in dict.fromkeys(said)]
+    wrong = (each for path in paths for each in findings(path) if each.message)
+    said = (f"kernels: {each.way}: {each.message}, on {each.key.get('device')}" for each in wrong)
+    return list(dict.fromkeys(said))
 
 
 def _branch_notes(study: Path, grid: Grid) -> dict[str, str]:
     """By the run of a trunk, how many of its branches are done."""
     planned = Counter(branch.trunk for branch in grid.branches.values())
-    records = {run: record_of(study, run) or {} for run in grid.branches}
-    done = Counter(
-        branch.trunk
-        for run, branch in grid.branches.items()
-        if records[run].get("status") == "done"
-    )
+    done: Counter[str] = Counter()
+    for run, branch in grid.branches.items():
+        done[branch.trunk] += (record_of(study, run) or {}).get("status") == "done"
     return {trunk: f"branches {done[trunk]}/{n}" for trunk, n in planned.items()}
 
 
 def row(study: Path, run: str, name: str) -> Row:
     """The line of a cell: its record, or the end of the log of its last attempt."""
     if record := record_of(study, run):
-        return _done(record, name)
+        return Row(
+            name,
+            record["status"],
+            f"{record['updates']:,}",
+            val_loss=_loss(record.get("last_val_loss")),
+            trained=duration(record["train_seconds"], ".3g"),
+            note=record["message"],
+        )
     holder = lock.holder(study / "scratch" / run)
     attempts = sorted((study / "scratch" / run).glob("attempt-*.jsonl"))
     if not attempts:
@@ -146,28 +142,23 @@ def row(study: Path, run: str, name: str) -> Row:
     updates = [row for row in rows if row.get("record") == "update"]
     if not updates:
         return Row(name, status, note=note)
-    last = updates[-1]
+    losses = [row["val_loss"] for row in rows if row.get("record") == "validation"]
+    first, last = updates[0], updates[-1]
+    seconds, spent = last["train_seconds"], last["budget_fraction"]
+    pace, between = last["tokens_per_second"], seconds - first["train_seconds"]
+    if between:  # over the last rows
+        pace = (last["tokens"] - first["tokens"]) / between
+    left = f"{duration(seconds * (1 - spent) / spent)} left" if 0 < spent < 1 else ""
     return Row(
         name,
         status,
         f"{last['update']:,}",
-        f"{last['budget_fraction']:.1%}",
+        f"{spent:.1%}",
         _loss(last["train_loss"]),
-        _loss(_last_validation(rows)),
-        f"{_tokens_per_second(updates):,.0f}",
-        duration(last["train_seconds"], ".3g"),
-        _joined(_time_left(last), note),
-    )
-
-
-def _done(record: dict[str, Any], name: str) -> Row:
-    return Row(
-        name,
-        record["status"],
-        f"{record['updates']:,}",
-        val_loss=_loss(record.get("last_val_loss")),
-        trained=duration(record["train_seconds"], ".3g"),
-        note=record["message"],
+        _loss(losses[-1] if losses else None),
+        f"{pace:,.0f}",
+        duration(seconds, ".3g"),
+        _joined(left, note),
     )
 
 
@@ -175,35 +166,10 @@ def _loss(loss: float | None) -> str:
     return "" if loss is None else f"{loss:.4f}"
 
 
-def _last_validation(rows: list[dict[str, Any]]) -> float | None:
-    """The loss of the last validation among these rows."""
-    losses = [row["val_loss"] for row in rows if row.get("record") == "validation"]
-    return losses[-1] if losses else None
-
-
 def _log_rows(path: Path) -> list[dict[str, Any]]:
     """The last complete rows of a log."""
     rows = []
     for line in tail(path):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # the first line may be cut, the last is being written
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
-
-
-def _tokens_per_second(updates: list[dict[str, Any]]) -> float:
-    """Pace over the last rows, in productive time."""
-    first, last = updates[0], updates[-1]
-    seconds = last["train_seconds"] - first["train_seconds"]
-    return (last["tokens"] - first["tokens"]) / seconds if seconds else last["tokens_per_second"]
-
-
-def _time_left(row: dict[str, Any]) -> str:
-    """Productive time to the end of the budget at the pace so far."""
-    spent = row["budget_fraction"]
-    if not 0 < spent < 1:
-        return ""
-    return f"{duration(row['train_seconds'] * (1 - spent) / spent)} left"
+        with suppress(ValueError):  # the first line may be cut, the last is being written
+            rows.append(json.loads(line))
+    return [row for row in rows if isinstance(row, dict)]

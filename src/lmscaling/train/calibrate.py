@@ -29,7 +29,7 @@ from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_record
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
-from lmscaling.plan import estimate
+from lmscaling.plan import estimate, footprint
 from lmscaling.runtime import environment, faults, gpus
 from lmscaling.train.settings import device_of, guessed, made, memory_bytes, too_large
 from lmscaling.types import dump
@@ -98,7 +98,7 @@ def measured(cell: Cell, device: torch.device, checks: Path) -> Calibration:
             failed.
     """
     gpt, compiled = GPT(cell).to(device), device.type == "cuda"
-    start = estimate.guess(cell, gpt.params_total, memory_bytes(device)) or estimate.SMALLEST
+    start = footprint.guess(cell, gpt.params_total, memory_bytes(device)) or footprint.SMALLEST
     gate.require(checks, gpt, start.micro_batch, device, compiled)
     if compiled:
         gpt.compile_blocks()
@@ -126,7 +126,7 @@ def measured(cell: Cell, device: torch.device, checks: Path) -> Calibration:
         raise _refusal(cell, trials)
     for p in gpt.parameters():
         p.grad = torch.ones_like(p)  # that of the last trial may be half done
-    n, once = estimate.sequences(cell) // fastest.micro_batch, _timed(update, Memory(device))
+    n, once = footprint.sequences(cell) // fastest.micro_batch, _timed(update, Memory(device))
     pairs = zip(fastest.seconds or (), once["seconds"], strict=True)
     least, median, most = (n * each + last for each, last in pairs)
     times = {"update_seconds": median, "update_seconds_range": (least, most)}
@@ -143,7 +143,7 @@ def peak_bytes(device: torch.device) -> int | None:
 def _fastest(cell: Cell, attempt: Callable[[int], Trial]) -> Trial | None:
     """The fastest of growing micro-batches, until two in a row are no faster or memory is
     exhausted; None if none works."""
-    sequences = estimate.sequences(cell)
+    sequences = footprint.sequences(cell)
     most = max(1, min(sequences, MOST_TOKENS // cell.context))
     fastest, slower = None, 0
     for size in filter(lambda size: sequences % size == 0, range(1, most + 1)):
@@ -171,8 +171,8 @@ def _outcome(cell: Cell, gpt: GPT, update: Callable[[], None], size: int) -> dic
         update()
         done = _timed(lambda: _forward_backward(cell, gpt, size), memory)
         peak, total = peak_bytes(device), memory_bytes(device)
-        if peak and total and peak > estimate.FILL * total:
-            full = f"{estimate.FILL:.0%} of the device's {total / 1e9:.1f} GB"
+        if peak and total and peak > footprint.FILL * total:
+            full = f"{footprint.FILL:.0%} of the device's {total / 1e9:.1f} GB"
             raise torch.OutOfMemoryError(f"a peak of {peak / 1e9:.1f} GB is above {full}")
     except Exception as failure:
         lacks_memory, error = faults.out_of_memory(failure), faults.first_line(failure)

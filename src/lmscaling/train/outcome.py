@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmscaling import registry
 from lmscaling.config import code
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell, branch_checkpoint
@@ -38,7 +39,8 @@ def description(
     """
     cell, validation = module.cell, text.validation
     here = environment.describe(cell.gpus)
-    files, lengths, flops = code.attention_files(cell), text.lengths(), module.model.flops_per_token
+    files, lengths = registry.attention_sources(cell.variants), text.lengths()
+    flops = module.model.flops_per_token
     packages = code.packages(files, cell.gpus)
     return {
         "run": cell.run,

@@ -12,7 +12,7 @@ from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.model import gpt
-from lmscaling.plan import estimate
+from lmscaling.plan import footprint
 from lmscaling.runtime import environment
 
 
@@ -30,7 +30,7 @@ def read(path: Path, cell: Cell) -> Calibration:
     """The calibration of a cell; UserError if it is missing, or was measured for another cell, kind
     of device or size of update."""
     found = checked(Calibration, read_json(path, "calibration"), str(path))
-    device, sequences = environment.device_name(cell.gpus), estimate.sequences(cell)
+    device, sequences = environment.device_name(cell.gpus), footprint.sequences(cell)
     remedy = f"delete {path} and run snakemake again to measure it again"
     if found.of != cell.calibration:
         wrong = f"belongs to {found.of}; the cell needs {cell.calibration}"
@@ -57,15 +57,15 @@ def nearest(path: Path, measured_cell: Path, cell: Cell) -> Calibration:
             f"{cell.attention}, with documents: {cell.documents}; run snakemake again"
         )
     measured = read(path, other)
-    found = guessed(cell, estimate.memory_scale(other, gpt.shape(other), measured))
+    found = guessed(cell, footprint.memory_scale(other, gpt.shape(other), measured))
     return replace(found, choice=measured.choice, nearest=measured.of)
 
 
 def guessed(cell: Cell, scale: float = 1.0) -> Calibration:
-    """The plan's guess for this machine's device, with ``scale`` as in ``estimate.memory_bytes``;
+    """The plan's guess for this machine's device, with ``scale`` as in ``footprint.memory_bytes``;
     UserError if not even one sequence would fit into memory."""
     shape, memory = gpt.shape(cell), memory_bytes(device_of(cell))
-    layout = estimate.guess(cell, shape.params_total, memory, shape.kinds, scale)
+    layout = footprint.guess(cell, shape.params_total, memory, shape.kinds, scale)
     if layout is None:
         raise too_large(cell)
     return made(cell, measured=False, micro_batch=layout.micro_batch, recompute=layout.recompute)
