@@ -30,6 +30,7 @@ QUERY = points.QUERY_OF.format(view="drawn_points")
 REASONS = loss_surface.STATUSES | {
     "not_unique": "fit not unique",
     "too_few": "too few points",
+    "missed": "no intervals: a forecast missed",
     "few_runs": "too few seeds or sizes for exponents",
     "refused": "refused: no form describes the losses",
     "schedule": "schedule unknown: no surface",

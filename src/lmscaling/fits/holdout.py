@@ -5,6 +5,11 @@ every place that was left out lies within its prediction interval, all of them t
 (Bonferroni), and its error is smaller than that of two simple baselines: a plane, ``ln L`` linear
 in ``ln N`` and ``ln D``, and the nearest place that was kept. Baselines alone are no test of a law:
 nearly every curve that falls beats them.
+
+A form that is wrong in ``N`` or ``D`` alone follows the points and misses beyond them. What it
+missed in a forecast is therefore a standard error of its predictions beyond the points, too, and
+grows with the distance on a logarithmic scale. Without a forecast of the largest compute such a
+prediction has no interval, and after a forecast that missed nothing of the surface has.
 """
 
 from collections.abc import Iterable
@@ -67,6 +72,8 @@ class Holdout:
     by: By
     beyond: float
     """Sizes, or FLOPs, from here on were left out."""
+    ends: tuple[float, float]
+    """The largest size, or FLOPs, that was kept, and of all."""
     surface: LossSurface = field(repr=False)
     """Fitted to the rest."""
     places: tuple[Place, ...] = ()
@@ -102,13 +109,15 @@ def fit(
     run = codes(range(len(loss)) if trunk is None else trunk)
     cells = run if cell is None else codes(cell)
     known, beyond = split(N, D, by)
+    spent = N if by == "size" else 6 * N * D
+    ends = float(spent[known].max(initial=0.0)), float(spent.max())
     surface = loss_surface.fit(
         *(values[known] for values in (N, D, loss)),
         trunk=run[known],
         cell=cells[known],
         convention=convention,
     )
-    blank = Holdout(status="no_surface", by=by, beyond=beyond, surface=surface)
+    blank = Holdout(status="no_surface", by=by, beyond=beyond, ends=ends, surface=surface)
     if surface.estimate is None or not surface.intervals:
         return blank
     members = [np.flatnonzero(~known)[part] for part in places(cells[~known], D[~known])]
@@ -137,6 +146,7 @@ def fit(
         status="missed" if not inside else "passed" if beaten else "baseline",
         by=by,
         beyond=beyond,
+        ends=ends,
         surface=surface,
         places=tuple(found),
         baselines=errors,
@@ -148,8 +158,23 @@ def fit_group(points: Group, by: By) -> Holdout:
     N, D, loss = (points.column(name) for name in ("params", "tokens", "loss"))
     if points.schedule == "unknown":
         surface = loss_surface.fit_group(points)
-        return Holdout(status="no_surface", by=by, beyond=split(N, D, by)[1], surface=surface)
+        _, beyond = split(N, D, by)
+        return Holdout(
+            status="no_surface", by=by, beyond=beyond, ends=(beyond, beyond), surface=surface
+        )
     return fit(N, D, loss, by=by, trunk=points.trunks, cell=points.cells)
+
+
+def form_error(held: Iterable[Holdout], N: float, D: float) -> float | None:
+    """Standard error of the form, nats, of a loss predicted at ``N`` and ``D`` beyond the points;
+    None if the largest compute was not predicted."""
+    found = {}
+    for one in held:
+        if one.rms is not None:
+            kept, last = one.ends
+            farther = np.log((N if one.by == "size" else 6 * N * D) / last) / np.log(last / kept)
+            found[one.by] = one.rms * max(float(farther), 1.0)
+    return max(found.values()) if "compute" in found else None
 
 
 def split(N: NDArray, D: NDArray, by: By) -> tuple[NDArray[np.bool_], float]:

@@ -1,6 +1,7 @@
 """Laws and optima of a study as rows of tables."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ from lmscaling.fits import (
     points,
     power_law,
 )
+from lmscaling.fits.holdout import Holdout
 from lmscaling.fits.loss_surface import LossSurface
 from lmscaling.fits.optimum import Optimum
 from lmscaling.fits.points import Group
@@ -32,13 +34,17 @@ def compute(db: DuckDBPyConnection) -> dict[str, list[Row]]:
     """The rows of each table of laws."""
     known = points.read(db.sql(points.QUERY).fetchall())
     groups = points.groups(known, "attention", "context")
-    surfaces = {key: loss_surface.fit_group(group) for key, group in groups.items()}
+    held = {
+        key: [holdout.fit_group(group, by) for by in get_args(holdout.By)]
+        for key, group in groups.items()
+    }
+    surfaces = {key: _judged(loss_surface.fit_group(groups[key]), held[key]) for key in groups}
     found: dict[str, Iterator[Row]] = {
-        "surfaces": _surfaces(groups, surfaces),
+        "surfaces": _surfaces(groups, surfaces, held),
         "surface_forms": _forms(groups, surfaces),
         "surface_influence": _influence(groups, surfaces),
         "surface_conventions": _conventions(groups, surfaces),
-        "held_out": _held_out(groups),
+        "held_out": _held_out(groups, held),
         "time_laws": _time_laws(points.groups(known, "size", "context")),
         "best_sizes": _best_sizes(groups),
         "best_contexts": _best_contexts(points.groups(known, "attention", "size")),
@@ -61,12 +67,25 @@ def _parameters(values: Mapping[str, float], intervals: Mapping[str, Interval]) 
     )
 
 
-def _surfaces(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Iterator[Row]:
+def _judged(law: LossSurface, held: Iterable[Holdout]) -> LossSurface:
+    """Without intervals where the largest size or compute was missed."""
+    if not law.intervals or all(one.status != "missed" for one in held):
+        return law
+    return replace(law, status="missed", intervals={}, beside_intervals={})
+
+
+def _surfaces(
+    groups: Groups,
+    surfaces: Mapping[tuple, LossSurface],
+    held: Mapping[tuple, Sequence[Holdout]],
+) -> Iterator[Row]:
     for key, law in surfaces.items():
         group, farther = groups[key], {}
-        if law.values:
-            at = [FARTHER * group.column(name).max() for name in ("params", "tokens")]
-            farther = number("farther", float(law.loss(*at)), law.band(*at)[0])
+        if law.intervals:
+            N, D = (FARTHER * float(group.column(name).max()) for name in ("params", "tokens"))
+            error = holdout.form_error(held[key], N, D)
+            band = None if error is None else law.band(N, D, error)[0]
+            farther = number("farther", float(law.loss(N, D)), band)
         yield {
             **_of(key, group, "attention", "context"), "status": law.status,
             "why": loss_surface.STATUSES[law.status], "points": law.points, "runs": law.runs,
@@ -115,12 +134,11 @@ def _conventions(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Itera
             }  # fmt: skip
 
 
-def _held_out(groups: Groups) -> Iterator[Row]:
+def _held_out(groups: Groups, held: Mapping[tuple, Iterable[Holdout]]) -> Iterator[Row]:
     for key, group in groups.items():
-        for by in get_args(holdout.By):
-            found = holdout.fit_group(group, by)
+        for found in held[key]:
             yield {
-                **_of(key, group, "attention", "context"), "by": by, "beyond": found.beyond,
+                **_of(key, group, "attention", "context"), "by": found.by, "beyond": found.beyond,
                 "places": len(found.places), "rms": found.rms, "skill": found.skill,
                 "worst": max((abs(place.error) for place in found.places), default=None),
                 "status": found.status, "why": holdout.STATUSES[found.status],

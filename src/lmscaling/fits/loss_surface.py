@@ -27,6 +27,7 @@ from lmscaling.fits.uncertainty import LEVEL, Interval, codes
 STATUSES = {
     "fitted": "not refused by its test",
     "interaction": "the sum is refused; the form with interaction of N and D is not",
+    "missed": "no intervals: the fit to the rest misses the largest size or compute",
     "refused": "refused by the test: no form describes the losses",
     "few_runs": "fewer than ten runs, or a size of one run among fewer than ten sizes: a run that "
     "went wrong could not be told from a size",
@@ -128,11 +129,12 @@ class LossSurface:
         """Standard errors of predicted losses, without the noise of a measurement."""
         return self._predict(N, D)[1]
 
-    def band(self, N: ArrayLike, D: ArrayLike, level: float = LEVEL) -> list[Interval]:
-        """Intervals of the surface."""
+    def band(self, N: ArrayLike, D: ArrayLike, form_error: float = 0.0) -> list[Interval]:
+        """Intervals of the surface; beyond the points with the error of its form, nats."""
         loss, error = self._predict(N, D)
         assert self.estimate is not None
-        reach = t_distribution.ppf((1 + level) / 2, self.estimate.degrees) * error
+        quantile = t_distribution.ppf((1 + LEVEL) / 2, self.estimate.degrees)
+        reach = quantile * np.hypot(error, form_error)
         ends = zip(np.ravel(loss - reach), np.ravel(loss + reach), strict=True)
         return [Interval(float(low), float(high)) for low, high in ends]
 

@@ -123,7 +123,8 @@ SELECT * EXCLUDE (size), unnest(NULL::STRUCT(
 CREATE TABLE surfaces AS
 -- points: Fitted losses.
 -- runs: Runs that they are of.
--- farther: Expected loss at four times the largest N and D, nats per token.
+-- farther: Expected loss at four times the largest N and D, nats per token; its interval has the error
+--   that the form made where the largest size and compute were left out.
 -- tests: Of the sum.
 -- drawn: E, A, B, alpha, beta and g of the drawn curve, also where the runs determine none of them.
 SELECT *, unnest(NULL::STRUCT(
