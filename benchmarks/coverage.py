@@ -23,7 +23,13 @@ ROOT = Path(__file__).parent.parent
 TABLE = Path(__file__).with_name("coverage.csv")
 PAGE = ROOT / "docs" / "statistics.md"
 MARKS = ("<!-- coverage: begin -->", "<!-- coverage: end -->")
-MODULES = ("coverage_gaps", "coverage_surfaces", "coverage_curves", "coverage_rates")
+MODULES = (
+    "coverage_gaps",
+    "coverage_noise",
+    "coverage_surfaces",
+    "coverage_curves",
+    "coverage_rates",
+)
 STUDIES = 500
 BOUND = (0.92, 0.975)
 MOSTLY = 0.9

@@ -7,6 +7,7 @@ import counts
 import coverage
 import coverage_curves
 import coverage_gaps
+import coverage_noise
 import coverage_rates
 import coverage_surfaces
 import offline
@@ -49,6 +50,11 @@ def surface(*names: str) -> Callable[[int], list[Row]]:
 TINY: dict[str, tuple[int, Callable[[int], list[Row]]]] = {
     "gaps": (8, lambda n: coverage_gaps.tables("heteroscedastic", "seeds 3 in 6 cells", n)),
     "gaps of shared noise": (8, lambda n: coverage_gaps.tables("shared", "seeds 3", n)),
+    "unstable attentions": (
+        12,
+        lambda n: coverage_noise.tables("10 % of runs 0.3 nats higher", 3, n),
+    ),
+    "farther": (20, lambda n: coverage_surfaces.farther(n, ["rates off at large sizes"])),
     "multipliers": (12, lambda n: coverage_gaps.curves(0.01, 3, n)),
     "one seed": (12, lambda n: coverage_gaps.curves(0.01, 1, n)),
     "surfaces": (60, surface("heavy", "two blown", "few sizes")),

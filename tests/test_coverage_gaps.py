@@ -1,6 +1,7 @@
 """Intervals of cells, gaps, multipliers and crossings contain the truth as often as they say."""
 
 import coverage_gaps
+import coverage_noise
 import pytest
 from coverage import Row
 
@@ -31,6 +32,19 @@ def test_noise_that_cells_share_harms_neither_the_mean_gap_nor_the_table():
     assert 0.92 <= covered(rows["mean gap"]) <= 0.975
     assert 0.92 <= covered(rows["gap, 3 seeds"]) <= 0.985
     assert covered(rows["no gap called different"]) >= 0.93
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("family", "seeds"), [
+    ("20 % of runs 0.3 nats higher", 5), ("sd 13 times at the longest", 3),
+    ("seeds move all contexts", 3), ("baseline 5 times as noisy", 3),
+])  # fmt: skip
+def test_gaps_of_unstable_attentions_and_noisy_baselines_are_covered(family, seeds):
+    """Those of runs that do not fail, in every context and on average."""
+    rows = by_quantity(coverage_noise.tables(family, seeds, 200))
+    for name in ("loss", "gap", "gap, longest context", "mean gap"):
+        assert covered(rows[name]) >= 0.92, name
+    assert covered(rows["no gap called different"]) >= 0.94
 
 
 @pytest.mark.ci
