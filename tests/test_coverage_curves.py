@@ -41,9 +41,17 @@ def test_the_loss_of_one_run_has_a_range_only():
 @pytest.mark.parametrize("family", ["clean", "heavy", "heteroscedastic", "misspecified"])
 @pytest.mark.parametrize(("seeds", "sd"), [(2, 0.01), (3, 0.03)])
 def test_best_contexts_are_covered(family, seeds, sd):
-    row = ours(coverage_curves.best_context(family, seeds, sd, STUDIES))["ln T"]
-    assert 0.92 <= row.coverage <= 0.98
+    row = ours(coverage_curves.best_context(family, seeds, sd, STUDIES), WIDE)["ln T"]
+    assert row.coverage >= 0.92  # and more: the interval has the lowest tried contexts
     assert row.refused < 0.1
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("family", coverage_curves.DIPS)
+def test_the_best_context_of_no_smooth_curve_is_refused_or_covered(family):
+    row = ours(coverage_curves.best_context(family, 3, 0.01, STUDIES), WIDE)["ln T"]
+    assert row.refused > 0.3
+    assert row.coverage >= 0.92
 
 
 @pytest.mark.ci
@@ -77,7 +85,7 @@ def test_what_no_form_describes_is_refused(quantity, fitter):
 @pytest.mark.parametrize("quantity", LAWS)
 def test_ours_hold_the_truth_more_often_than_plain_squares(quantity):
     rows = LAWS[quantity]("one run blown up", 3, 0.01, 24)
-    row = ours(rows, OURS if quantity.startswith("ln") else WIDE)[quantity]
+    row = ours(rows, OURS if quantity == "ln N*" else WIDE)[quantity]
     plain = ours(rows, SQUARES)[quantity]
     assert row.coverage >= 20 / 24
     if quantity.startswith("ln"):
