@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pandas import DataFrame
 from scipy.special import digamma, polygamma
 from scipy.stats import nct, norm, t
 
@@ -175,22 +174,22 @@ def _independent(samples: Mapping[Any, Mapping[int, float]], shared: Mapping[Any
     Cells that share runs count once. What a seed does to all cells alike is measured by the mean
     correlation ``rho`` of their deviations: ``G`` groups then count as ``G / (1 + (G - 1) rho^2)``.
     """
-    parts = []
+    groups = {group: i for i, group in enumerate(dict.fromkeys(shared.values()))}
+    seeds = {seed: i for i, seed in enumerate({seed for of in samples.values() for seed in of})}
+    total_gs, cells_gs = np.zeros((2, len(groups), len(seeds)))
     for cell, sample in samples.items():
         values = np.array(list(sample.values()), dtype=float)
         if len(values) > 1 and np.ptp(values) > 0:
-            scores = (values - values.mean()) / values.std(ddof=1)
-            parts += [(shared[cell], *each) for each in zip(sample, scores, strict=True)]
-    if not parts:
-        return 0.0
-    known = DataFrame(parts, columns=["group", "seed", "score"])
-    scores = known.pivot_table("score", "group", "seed")
-    count, squares = scores.count(), (scores**2).sum()
-    possible = float((squares * (count - 1)).sum())
-    products = float((scores.sum() ** 2 - squares).sum())
+            place = groups[shared[cell]], [seeds[seed] for seed in sample]
+            total_gs[place] += (values - values.mean()) / values.std(ddof=1)
+            cells_gs[place] += 1
+    mean_gs, known_gs = total_gs / np.maximum(cells_gs, 1), cells_gs > 0
+    squares_s = (mean_gs**2).sum(axis=0)
+    possible = float(squares_s @ np.maximum(known_gs.sum(axis=0) - 1, 0))
+    products = float((mean_gs.sum(axis=0) ** 2 - squares_s).sum())
     rho = min(max(products / possible, 0.0), 1.0) if possible else 0.0
-    degrees = float(count.sum() - len(scores))
-    return degrees / (1 + (len(scores) - 1) * rho**2)
+    known = int(known_gs.any(axis=1).sum())
+    return float(known_gs.sum() - known) / (1 + max(known - 1, 0) * rho**2)
 
 
 @dataclass(frozen=True)
