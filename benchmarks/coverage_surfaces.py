@@ -298,8 +298,9 @@ def printed(study: Study) -> Found:
     value, error, reach = ours(study)
     if any(one.status == "missed" for one in held):
         return NONE
-    loss = np.nan if form is None else float(np.hypot(error[-1], form))
-    return value, np.append(error[:-1], loss), reach
+    if form is None:
+        return np.append(value[:-1], np.nan), error, reach
+    return value, np.append(error[:-1], np.hypot(error[-1], form)), reach
 
 
 FORECASTS = {name: FAMILIES[name] for name in ("clean", "heavy", "one blown", "g .7")}

@@ -218,7 +218,7 @@ def test_a_measured_peak_corrects_the_memory_of_other_cells(cell, place, monkeyp
     """On a device of which the model takes more than it seems, the micro-batch is smaller."""
     other, way, measured = place
     monkeypatch.setattr(settings, "memory_bytes", lambda device: 100_000)
-    monkeypatch.setattr(estimate, "STATE_BYTES", 0)
+    monkeypatch.setattr(footprint, "STATE_BYTES", 0)
     taken = {}
     for peak in (None, 40_000, 400_000):
         values = json.loads(way.read_text()) | {"peak_memory_bytes": peak}
