@@ -84,6 +84,7 @@ laws = [
     if law.status == "fitted"
 ]
 assert laws, "no law of the loss over updates is fitted"
+assert all(law.band(np.median(law.fit.curve.x_n))[0].width > 0 for law in laws), laws
 
 for path in demo.glob("evaluations/*/*.jsonl"):
     run = path.parent.name

@@ -42,7 +42,7 @@ def test_the_loss_of_one_run_has_a_range_only():
 @pytest.mark.parametrize(("seeds", "sd"), [(2, 0.01), (3, 0.03)])
 def test_best_contexts_are_covered(family, seeds, sd):
     row = ours(coverage_curves.best_context(family, seeds, sd, STUDIES), WIDE)["ln T"]
-    assert row.coverage >= 0.92  # and more: the interval has the lowest tried contexts
+    assert 0.92 <= row.coverage <= 0.995  # the interval has the lowest tried contexts
     assert row.refused < 0.1
 
 

@@ -78,6 +78,9 @@ def test_a_failed_run_is_counted_and_leaves_no_pair():
     none = cell | {"linear": dict.fromkeys(range(3))}
     (gap,) = gaps.compare(rows({("s", 256): none}))
     assert (gap.status, gap.failed, gap.ended, gap.gap) == ("failed", 3, 3, None)
+    cells = {("s", 256): CELL, ("s", 512): CELL, ("s", 1024): none}
+    mean = gaps.compare(rows(cells))[0]
+    assert (mean.cells, mean.failed, mean.ended) == (2, 3, 4 + 4 + 3)  # of all
 
 
 def test_p_values_are_corrected_for_all_gaps_of_a_source():

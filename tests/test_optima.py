@@ -153,6 +153,12 @@ def test_the_run_that_deviates_from_its_seeds_is_left_out():
     best = fit(kept)
     assert 2000 in best.interval
     assert best.at == pytest.approx(fit(plain).at, rel=0.02)
+    narrow, usual = (
+        optimum.fit_moves(one, scatter_of(one), 0)[0].interval for one in (kept, plain)
+    )
+    assert narrow is not None
+    assert usual is not None
+    assert narrow.width < 2 * usual.width
 
 
 def test_the_interval_of_a_context_has_the_lowest_tried_one_of_each_seed():

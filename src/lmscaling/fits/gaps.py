@@ -157,11 +157,13 @@ def _of_source(
                 n = params[source, size, context]
                 samples[gap], places[gap] = paired, Place(n, context, attention)
     noise = Noise.measure(samples, places, paired=True)
-    known_pairs = dict.fromkeys((gap.reference, gap.attention) for gap in single)
+    pairs: dict[tuple[str, str], list[Gap]] = defaultdict(list)
+    for gap in single:
+        pairs[gap.reference, gap.attention].append(gap)
     means = [
-        _mean(gaps, [samples[gap] for gap in gaps])
-        for pair in known_pairs
-        if len(gaps := [g for g in samples if (g.reference, g.attention) == pair]) > 1
+        _mean(gaps, known)
+        for gaps in pairs.values()
+        if len(known := [samples[gap] for gap in gaps if gap in samples]) > 1
     ]
     measured = [_with_noise(gap, samples.get(gap), noise) for gap in single]
     return [*means, *measured]
@@ -178,12 +180,14 @@ def _with_noise(gap: Gap, paired: dict[int, float] | None, noise: Noise) -> Gap:
 
 
 def _mean(gaps: list[Gap], samples: list[dict[int, float]]) -> Gap:
-    """The mean gap over cells. Seeds that all cells have are one sample of it."""
+    """The mean gap over the cells that have a sample. Seeds that all of them have are one sample of
+    the mean; failed runs are those of every cell."""
     seeds = set.intersection(*(set(sample) for sample in samples))
     mean = float(np.mean([np.mean(list(sample.values())) for sample in samples]))
     found = replace(
-        gaps[0], size=None, context=None, cells=len(gaps), seeds=len(seeds), status="untested",
-        gap=mean, failed=sum(gap.failed for gap in gaps), ended=sum(gap.ended for gap in gaps),
+        gaps[0], size=None, context=None, cells=len(samples), seeds=len(seeds),
+        status="untested", gap=mean, failed=sum(gap.failed for gap in gaps),
+        ended=sum(gap.ended for gap in gaps),
     )  # fmt: skip
     of_seeds = np.array([np.mean([sample[seed] for sample in samples]) for seed in seeds])
     if len(seeds) < 2 or not np.ptp(of_seeds):

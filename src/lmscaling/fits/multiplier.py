@@ -15,8 +15,9 @@ points ln x is linear in the loss.
 
 Intervals invert a t test: they contain every m for which the paired gap
 ``L_reference(m x) - L_other(x)`` does not differ from 0. Its standard deviation is measured between
-seeds at the same fraction of training and shrunk to that of all pairs of the study (``noise``). An
-end is open if the reference does not reach the loss. Crossings are tested in the same way.
+seeds at the same fraction of training and raised towards that of all pairs of the study
+(``noise``). An end is open if the reference does not reach the loss. Crossings are tested in the
+same way.
 
 Legend: ``s`` seeds that both attentions have, ``n`` points of a curve.
 """

@@ -2,7 +2,7 @@
 
 Runs of a cell differ in their seed only, so the scatter of their losses is the noise. Few cells
 have several seeds and few seeds scatter by chance, so a variance below the level of all cells is
-shrunk towards it (Smyth 2004, doi:10.2202/1544-6115.1027). A variance above the level is not: an
+raised towards it (Smyth 2004, doi:10.2202/1544-6115.1027). A variance above the level is not: an
 attention that becomes unstable at one context would get the variance of its calm contexts. What
 other cells contribute counts as at most ``MOST_DEGREES`` degrees of freedom, as fewer the more
 their variances differ, and as no more than their runs leave: gaps with one baseline share its runs,
@@ -235,12 +235,12 @@ def _spread(
     variance, degrees, seeds = own
     if degrees:
         others = min(level.degrees, max(level.total - degrees, 0.0)) if level else 0.0
-        if level is None or not others or level.cells == 1 or variance >= level.variance:
+        if level is None or not others or variance >= level.variance:
             said = f"sd of its own {seeds} seeds"
             return Spread(float(np.sqrt(variance)), degrees, seeds, "measured", said)
-        shrunk = (others * level.variance + degrees * variance) / (others + degrees)
-        said = f"sd of its own {seeds} seeds, shrunk to that of {level.cells} cells"
-        return Spread(float(np.sqrt(shrunk)), others + degrees, seeds, "measured", said)
+        raised = (others * level.variance + degrees * variance) / (others + degrees)
+        said = f"sd of its own {seeds} seeds, raised towards that of {level.cells} cells"
+        return Spread(float(np.sqrt(raised)), others + degrees, seeds, "measured", said)
     if level is not None and _within(place, known):
         said = (
             f"sd pooled over {level.cells} cells with seeds, {level.total:.0f} degrees of freedom"

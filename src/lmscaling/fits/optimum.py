@@ -7,12 +7,12 @@ each side, by least squares. Each seed has an intercept, because runs with the s
 and their order. There is an estimate only if at least two values lie on each side of it.
 
 The interval contains the positions at which the slope of the polynomial does not differ from 0
-(test inversion, as of Fieller 1954). That of a context (``fit``) contains the tried value with the
-lowest loss of each seed, too: where instability makes a kink, or a second minimum, the polynomial
-misses the lowest one. An end is open if it lies beyond the fitted values. The variance is what an
-additive model of seeds and values leaves, raised towards that of the other tables of a study
-(``paired_losses``). If means over seeds deviate from the polynomial by more than seeds scatter, the
-fit is refused (F test, 5 %).
+(test inversion, as of Fieller 1954). That of a context or rate (``fit``) contains the tried value
+with the lowest loss of each seed, too: where instability makes a kink, or a second minimum, the
+polynomial misses the lowest one. An end is open if it lies beyond the fitted values. The variance
+is what an additive model of seeds and values leaves, raised towards that of the other tables of a
+study (``paired_losses``). If means over seeds deviate from the polynomial by more than seeds
+scatter, the fit is refused (F test, 5 %).
 
 With one seed nothing but the lack of fit shows a run that went wrong, and it overlooks a run at the
 ends. The interval of one seed is therefore a range for an assumed scatter (``Interval.assumed``),
@@ -96,7 +96,7 @@ def fit(table: Table, scatter: Scatter, budget: int = 0) -> Optimum:
     if found.interval is None:
         return found
     low, high = found.interval.low, found.interval.high
-    tried = np.exp(_lowest_of_seeds(table, budget))
+    tried = _lowest_of_seeds(table, budget)
     low = None if low is None else min(low, float(tried.min()))
     high = None if high is None else max(high, float(tried.max()))
     return replace(found, interval=replace(found.interval, low=low, high=high))
@@ -136,10 +136,10 @@ def fit_moves(table: Table, scatter: Scatter, budget: int) -> tuple[Optimum, NDA
 
 
 def _lowest_of_seeds(table: Table, budget: int) -> NDArray:
-    """Logarithms of the tried values with the lowest loss of each seed."""
+    """The tried value with the lowest loss of each seed."""
     known = np.isfinite(table.loss_rT[:, budget])
-    log_x, seed, loss = table.log_x_r[known], table.seed_r[known], table.loss_rT[known, budget]
-    return np.array([log_x[seed == one][loss[seed == one].argmin()] for one in np.unique(seed)])
+    x, seed, loss = np.exp(table.log_x_r[known]), table.seed_r[known], table.loss_rT[known, budget]
+    return np.array([x[seed == one][loss[seed == one].argmin()] for one in np.unique(seed)])
 
 
 def most_influential(table: Table, budget: int = 0) -> tuple[str, float] | None:
