@@ -159,7 +159,8 @@ def _of_source(
     noise = Noise.measure(samples, places, paired=True)
     pairs: dict[tuple[str, str], list[Gap]] = defaultdict(list)
     for gap in single:
-        pairs[gap.reference, gap.attention].append(gap)
+        if gap in samples or gap.status == "failed":
+            pairs[gap.reference, gap.attention].append(gap)
     means = [
         _mean(gaps, known)
         for gaps in pairs.values()
@@ -181,7 +182,7 @@ def _with_noise(gap: Gap, paired: dict[int, float] | None, noise: Noise) -> Gap:
 
 def _mean(gaps: list[Gap], samples: list[dict[int, float]]) -> Gap:
     """The mean gap over the cells that have a sample. Seeds that all of them have are one sample of
-    the mean; failed runs are those of every cell."""
+    the mean; failed runs are also those of cells where all failed."""
     seeds = set.intersection(*(set(sample) for sample in samples))
     mean = float(np.mean([np.mean(list(sample.values())) for sample in samples]))
     found = replace(
