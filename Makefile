@@ -7,7 +7,7 @@ DRAWABLE := .venv/installed-for-figures
 INSTALLED := .venv/installed
 TESTABLE := .venv/installed-for-tests
 DOCUMENTED := .venv/installed-for-docs
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 STUDY ?= published
 TESTS ?= not slow and not ci
 TIMES ?= 10
@@ -44,7 +44,7 @@ renew: $(TESTABLE) ## write the outputs in tests/golden anew; read the diff
 
 compilers: $(TRITONS:%=.triton/%) ## unpack versions of Triton for benchmarks/offline.py; 2.3 GB
 
-mutate: $(TESTABLE) ## change the source in 150 random places and see the tests fail: docs/mutation.md
+mutate: $(TESTABLE) ## change the source in 150 random places and see the tests fail: CONTRIBUTING.md
 	$(BIN)/python benchmarks/mutate.py $(MUTATE_FLAGS)
 
 coverage: $(TESTABLE) ## simulate studies and write how often intervals hold the truth: docs/statistics.md
@@ -56,14 +56,15 @@ lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow
+	! git grep -nE '^(<{7}|>{7}) '
 
 figures: $(DRAWABLE) ## draw the published and measured numbers; with STUDY=demo, those of a study
 	@for folder in results/$(STUDY) $(MEASURED); do \
-		$(BIN)/python -m lmscaling figures $$folder || exit 1; \
+		echo "drawing $$folder"; $(BIN)/python -m lmscaling figures $$folder || exit 1; \
 	done
 
 docs: $(DOCUMENTED) ## build the documentation into docs/_build/html; a warning is an error
-	$(BIN)/python -m sphinx -W --keep-going --quiet docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going docs docs/_build/html
 	@echo "documentation: $(CURDIR)/docs/_build/html/index.html"
 
 gpu: ## measure this machine's GPU for nine minutes, again goes on: docs/gpu.md

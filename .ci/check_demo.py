@@ -88,7 +88,7 @@ assert all(law.band(np.median(law.fit.curve.x_n))[0].width > 0 for law in laws),
 
 for path in demo.glob("evaluations/*/*.jsonl"):
     run = path.parent.name
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [row for line in path.read_text().splitlines() if "loss" in (row := json.loads(line))]
     logged = (demo / f"runs/{run}/log.jsonl").read_text().splitlines()
     last = [row for row in map(json.loads, logged) if row["record"] == "validation"][-1]
     longest = max(row["context"] for row in rows)

@@ -1,7 +1,7 @@
 """What the chunked kernels should cost, by counting bytes, instructions and programs that fit.
 
     python benchmarks/counts.py           # print the tables for benchmarks/offline.csv
-    python benchmarks/counts.py --write   # put them into docs/kernels.md
+    python benchmarks/counts.py --write   # write counts.md, which docs/gpu.md shows
 
 Nothing here is measured on a GPU. A kernel moves m = bytes / copy rate; its loop occupies the issue
 slots of a scheduler for i = slots / clock. The estimate is between max(1.13 m, i / 0.85) and
@@ -9,7 +9,6 @@ max(1.4 m, i / 0.6), per token and head, and the kernels of a step are added up.
 """
 
 import argparse
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import offline
 from offline import KIB, Row
 
-DOCUMENT = offline.ROOT / "docs" / "kernels.md"
+DOCUMENT = Path(__file__).with_name("counts.md")
 TRITON = "3.7.1"
 WIDTH = 64
 """Of queries, keys and values, as in GPT-2."""
@@ -172,20 +171,12 @@ def _count(row: Row) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"replace them in {DOCUMENT.name}")
+    parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}")
     text = "\n".join(tables())
     if parser.parse_args().write:
-        write(DOCUMENT, text)
+        DOCUMENT.write_text(text + "\n")
     else:
         print(text)
-
-
-def write(path: Path, text: str) -> None:
-    """Replace everything between the two tables' markers."""
-    begin, end = "<!-- counts -->\n", "\n<!-- end of counts -->"
-    pattern = re.escape(begin) + ".*" + re.escape(end)
-    old = path.read_text()
-    path.write_text(re.sub(pattern, lambda _: begin + text + end, old, flags=re.DOTALL))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Bias and coverage of every interval that the product prints, on synthetic studies.
 
     python benchmarks/coverage.py               # print the tables, name what misses the bound
-    python benchmarks/coverage.py --write       # write docs/statistics.md and coverage.csv
+    python benchmarks/coverage.py --write       # write coverage.md and coverage.csv
     python benchmarks/coverage.py --studies 50  # a quick look
 
 Each module of ``MODULES`` has a function ``rows(studies)``. An interval of ours must hold the truth
@@ -19,16 +19,16 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parent.parent
 TABLE = Path(__file__).with_name("coverage.csv")
-PAGE = ROOT / "docs" / "statistics.md"
-MARKS = ("<!-- coverage: begin -->", "<!-- coverage: end -->")
+PAGE = Path(__file__).with_name("coverage.md")
+"""What docs/statistics.md includes."""
 MODULES = (
     "coverage_gaps",
     "coverage_noise",
     "coverage_surfaces",
     "coverage_curves",
     "coverage_rates",
+    "coverage_compute",
 )
 STUDIES = 500
 BOUND = (0.92, 0.975)
@@ -139,18 +139,13 @@ def _parse(row: dict[str, str]) -> Row:
 
 def write(rows: Sequence[Row]) -> None:
     """Write the table and the page."""
-    text = PAGE.read_text()
-    head, _, rest = text.partition(MARKS[0])
-    _, _, tail = rest.partition(MARKS[1])
-    if not tail:
-        raise SystemExit(f"coverage: {PAGE} lacks the line {MARKS[0]!r} or {MARKS[1]!r}")
     with TABLE.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
         writer.writerows(
             [f"{value:.4g}" if isinstance(value, float) else value for value in row] for row in rows
         )
-    PAGE.write_text(f"{head}{MARKS[0]}\n{pages(read())}\n{MARKS[1]}{tail}")
+    PAGE.write_text(pages(read()))
 
 
 def main() -> None:

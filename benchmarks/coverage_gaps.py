@@ -10,8 +10,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from lmscaling.fits import gaps, multiplier
-from lmscaling.fits.multiplier import Curve, Multipliers
+from lmscaling.fits.multiplier import Multipliers
 from lmscaling.fits.noise import Noise, Place
+from lmscaling.fits.smooth_curves import Curve
 from lmscaling.fits.uncertainty import Interval
 
 SIZES, CONTEXTS = 10.0 ** np.arange(6, 9), 2 ** np.arange(8, 20)

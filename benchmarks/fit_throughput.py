@@ -1,18 +1,26 @@
 """Fit the model that predicts times of updates to published ones, and check it on others.
 
-    python benchmarks/fit_throughput.py [coefficients.json]    # to write; only the table by default
+    python benchmarks/fit_throughput.py                      # the table
+    python benchmarks/fit_throughput.py coefficients.json    # fit and write, then the table
+    python benchmarks/fit_throughput.py --unseen runs.csv    # the table of runs of another stack
 
-The published times are 42 training runs of nine stacks, and the steps of the post (Buckman and
+The published times are 28 training runs of eight stacks, and the steps of the post (Buckman and
 Gelada 2024). ``throughput.csv`` has what the sources print (``published`` in ``unit``) and what
 follows from it. Micro-batches that are not published are taken as 16,384 tokens or one sequence,
 and updates as 65,536 tokens a device. The blocks of the post were recomputed, as its longest
 contexts fit into 80 GB only so. The table says how well times are predicted that no fit has seen.
+
+Runs that no fit may use are in no file here, as their repository names no licence: 195 of NX-AI,
+softmax at 2,048 and 8,192 tokens (NX-AI/xlstm_scaling_laws@604bb30:data). ``runs.csv`` has their
+columns ``context``, ``layers``, ``width``, ``head_dim``, ``batch`` (sequences of an update),
+``gpus`` and ``step_seconds`` (median of an update), one row for a run.
 """
 
 import csv
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +43,8 @@ from lmscaling.plan.throughput.model import (
 from lmscaling.plan.throughput.terms import TERMS, Work
 
 FACTS = Path(__file__).with_name("throughput.csv")
-STEP_TIME = Path(__file__).parents[1] / "results" / "published" / "step_time.csv"
+PUBLISHED = Path(__file__).parents[1] / "results" / "published"
+STEP_TIME, RUNS_OF_POST = PUBLISHED / "step_time.csv", PUBLISHED / "runs.csv"
 DIGITS = 5
 
 POST_SOURCE = "Buckman and Gelada 2024: results/published/step_time.csv"
@@ -46,6 +55,8 @@ PAIR = ("softmax_flash", "linear_chunked")
 """The forms of the post that a study trains."""
 REVEALED = 2
 """Measured updates of a stack."""
+KNOWN, DRAWS = 3, 20
+"""Known runs of a stack that was not seen, and how often they are drawn at random."""
 
 Row = Mapping[str, str]
 Step = tuple[Row, Timing]
@@ -74,6 +85,7 @@ class Accuracy:
         return cls(what, len(away_i), float(np.median(factor_i)), p90, worst, within)
 
 
+@cache
 def table() -> list[Accuracy]:
     """All checks."""
     post, stacks = read_post(), read()
@@ -85,16 +97,22 @@ def table() -> list[Accuracy]:
         Accuracy.of("a stack, from the others", none),
         Accuracy.of(f"a stack with {REVEALED} updates measured", two),
         Accuracy.of(f"the grid of the post with {2 * FEW} steps measured", _grid(pair, stacks)),
+        Accuracy.of(f"48 runs of the post, {KNOWN} at random known", _runs_of_post(post, stacks)),
     ]
 
 
-def lines() -> list[list[str]]:
-    """The checks as a table with a header, as the documentation has it."""
+def unseen(path: Path) -> list[Accuracy]:
+    """The checks on runs that no fit has seen."""
+    return [Accuracy.of(f"195 runs, {what}", errors) for what, errors in _unseen(path)]
+
+
+def lines(checks: Iterable[Accuracy]) -> list[list[str]]:
+    """Checks as a table with a header, as the documentation has it."""
     head = ["predicted", "times", "median", "90 %", "worst", "in 80 %", "in 95 %"]
     rows = [
         [a.what, str(a.n), *(f"{factor:.3f}" for factor in (a.median, a.p90, a.worst)),
          *(f"{a.within[level]:.2f}" for level in (0.8, 0.95))]
-        for a in table()
+        for a in checks
     ]  # fmt: skip
     return [head, *rows]
 
@@ -141,6 +159,45 @@ def _stacks(
     return none, two
 
 
+def _unseen(path: Path) -> Iterable[tuple[str, list[Error]]]:
+    """Runs that no fit has seen, with none and with a few of them known."""
+    known, steps = pooled(map(_times, (read_post(), *read().values()))), _read_runs(path)
+    works = [_of_run(row) for row, _ in steps]
+    yield "none known", _errors(known, steps, known.trained)
+    yield f"{KNOWN} known, far apart", _known_runs(known, steps, _spread(works, KNOWN))
+    yield f"{KNOWN} known, at random", _drawn(known, steps)
+    small = sorted(range(len(works)), key=lambda i: works[i].layers * works[i].width ** 2)
+    yield f"{KNOWN} known, the smallest", _known_runs(known, steps, small[:KNOWN])
+
+
+def _runs_of_post(post: Sequence[Step], stacks: Mapping[str, Sequence[Step]]) -> list[Error]:
+    """The runs of the post on eight devices, from the times of others and of its own steps."""
+    with RUNS_OF_POST.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    method: dict[str, str] = dict(zip(("softmax", "linear"), PAIR, strict=True))
+    steps = []
+    for row in rows:
+        one = _work({**row, "implementation": method[row["attention"]]})
+        work = replace(one, tokens=2**16, micro_tokens=max(one.context, 2**14), gpus=8)
+        seconds = 3600 * float(row["hours"]) / float(row["last_update"])
+        steps.append((row, Timing(vector(work, devices.DEVICES[POST_DEVICE]), seconds)))
+    return _drawn(pooled(map(_times, (post, *stacks.values()))), steps)
+
+
+def _drawn(known: Coefficients, steps: Sequence[Step]) -> list[Error]:
+    """All runs but a few that are known, which are drawn several times."""
+    rng = np.random.default_rng(0)
+    draws = [rng.choice(len(steps), KNOWN, replace=False) for _ in range(DRAWS)]
+    return [error for picked in draws for error in _known_runs(known, steps, picked.tolist())]
+
+
+def _known_runs(known: Coefficients, steps: Sequence[Step], picked: Sequence[int]) -> list[Error]:
+    """All runs but some, which are known."""
+    fitted = known.trained_on(_times(steps[i] for i in picked))
+    rest = (step for i, step in enumerate(steps) if i not in picked)
+    return _errors(fitted, rest, fitted.trained)
+
+
 def _grid(pair: Sequence[Step], stacks: Mapping[str, Sequence[Step]]) -> list[Error]:
     """The steps of the post from other stacks and a few of its own, as a study measures them."""
     picked: list[int] = []
@@ -169,20 +226,37 @@ def _times(steps: Iterable[Step]) -> list[Timing]:
     return [timing for _, timing in steps]
 
 
-def _errors(known: Coefficients, steps: Iterable[Step]) -> list[Error]:
-    found = [(known.predict(timing.x_K), timing.seconds) for _, timing in steps]
+def _errors(known: Coefficients, steps: Iterable[Step], spread: float = SPREAD) -> list[Error]:
+    found = [(known.predict(timing.x_K, spread), timing.seconds) for _, timing in steps]
     return [(float(np.log(p.seconds / seconds)), p.sd) for p, seconds in found]
 
 
-def read() -> dict[str, list[Step]]:
+def read(path: Path = FACTS) -> dict[str, list[Step]]:
     """Published updates with their rows, by stack."""
     stacks: dict[str, list[Step]] = {}
-    with FACTS.open(newline="") as file:
+    with path.open(newline="") as file:
         for row in csv.DictReader(file):
             x_K = vector(read_work(row), devices.DEVICES[row["device"]])
             timing = Timing(x_K, float(row["seconds"]))
             stacks.setdefault(row["stack"], []).append((row, timing))
     return stacks
+
+
+def _read_runs(path: Path) -> list[Step]:
+    """Training runs on H100s with their rows; micro-batches are taken as those of the stacks."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    device = devices.DEVICES[POST_DEVICE]
+    return [(r, Timing(vector(_of_run(r), device), float(r["step_seconds"]))) for r in rows]
+
+
+def _of_run(row: Row) -> Work:
+    layers, width, context, gpus = (int(row[n]) for n in ("layers", "width", "context", "gpus"))
+    return Work(
+        kinds={"flash": layers}, heads=width // int(row["head_dim"]), width=width,
+        context=context, gpus=gpus, micro_tokens=max(2**14, context),
+        tokens=int(float(row["batch"])) * context // gpus, recompute=1.0,
+    )  # fmt: skip
 
 
 def read_work(row: Row) -> Work:
@@ -239,9 +313,15 @@ def _content(known: Coefficients, sources: dict[str, int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    if sys.argv[1:]:
-        fit(Path(sys.argv[1]))
-    print("\n".join(aligned(lines(), left={0})))
+    match sys.argv[1:]:
+        case ["--unseen", runs]:
+            checks = unseen(Path(runs))
+        case [out]:
+            fit(Path(out))
+            checks = table()
+        case _:
+            checks = table()
+    print("\n".join(aligned(lines(checks), left={0})))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ from lmscaling.files import replacing
 from lmscaling.kernels import feature_maps
 from lmscaling.kernels.linear import forms
 from lmscaling.model import finished_run
-from lmscaling.model.gpt import GPT, Block
+from lmscaling.model.block import Block
+from lmscaling.model.gpt import GPT
 from lmscaling.records.checks import Numerics
 from lmscaling.records.run import finite, line
 from lmscaling.runtime import environment, faults, gpus

@@ -1,7 +1,7 @@
 """Mutation testing: does a test fail when a line of the source is wrong?
 
 A random sample of places in the source is changed, one place at a time, by the operators of
-cosmic-ray. A test must then fail. ``docs/mutation.md`` has the scores and explains how to run this.
+cosmic-ray. A test must then fail. CONTRIBUTING.md has the scores.
 
 First the quick tests run without a mutant, in a copy of the repository whose functions note that
 they are called. Then each mutant is tried against the tests that call its function, the quick ones

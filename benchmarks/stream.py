@@ -68,7 +68,7 @@ def ways(stream: Stream) -> dict[str, Callable[[int], object]]:
     file = os.open(stream.folder / stream.shards[0].file, os.O_RDONLY)
     there = memoryview(bytearray(2 * UPDATE_TOKENS))
     study = study_file.read_study([ROOT / "config/study.yaml"])
-    cell = replace(next(iter(grid.expand(study).cells.values())), epochs=10**6)
+    cell = replace(next(iter(grid.expand(study).cells.values())), epochs=10**4, gpus=0)
     slabs = iter(Updates(stream, cell, done=0, rank=0, world=1))
 
     def limit(update: int) -> None:

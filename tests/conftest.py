@@ -53,6 +53,7 @@ STUDY: dict[str, Any] = {
     "dataset": "lines",
     "tokenizer": "bytes",
     "axes": {"attention": ["softmax", "linear"], "size": ["s"], "context": [16]},
+    "exceptions": [],
     "skip": [],
     "update_tokens": 64,
     "budget": "4 updates",

@@ -25,7 +25,8 @@ def values_of(plain, **axes):
     return plain | {
         "sizes": {name: size | {"n_layer": i + 1} for i, name in enumerate(N)},
         "budget": "24 hours", "update_tokens": 2**19, "branches": {"shares": list(SHARES)},
-        "validation": {"tokens": 2**19, "every_tokens": 2**25}, "skip": [], "axes": whole | axes,
+        "validation": {"tokens": 2**19, "every_tokens": 2**25}, "exceptions": [],
+        "skip": [], "axes": whole | axes,
     }  # fmt: skip
 
 
@@ -62,12 +63,13 @@ def loss(cell, share: float) -> float:
     return surface(N[cell.size], share * per_day(cell)) + gap
 
 
-def fill(folder, run, cell, points):
-    n = int(N[cell.size])
+def fill(folder, run, cell, points, most=None, params=N):
+    """Record a run with losses at shares of its tokens, by default those of a day."""
+    n = int(params[cell.size])
     first = replace(header(run), params=n, params_total=n + 10**7 + 8 * cell.context)
     at, rows = 0, [replace(first, flops_per_token=6.0 * n)]
     for share, value in points:
-        tokens = share * per_day(cell)
+        tokens = share * (most or per_day(cell))
         place = {"tokens": int(tokens), "train_seconds": 86400 * share}
         at = max(1, round(tokens / 2**19))
         rows += [replace(update(at), train_loss=value, **place)]

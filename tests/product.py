@@ -19,7 +19,7 @@ PARTS = ("workflow", "config", "profiles", "default", "slurm")
 FILES = {"learning_curves", "context_scaling", "loss_by_position", "throughput"}
 """Files of figures/ that the product here has; all are drawn in other tests."""
 CURVES = {"learning_curves", *(f"learning_curves_{axis}" for axis in ("flops", "hours", "tokens"))}
-FIGURES = FILES | CURVES
+FIGURES = FILES | CURVES | {"parameter_scaling"}
 """Figures of these files."""
 OVERLAY: dict[str, Any] = STUDY | {
     "axes": {**STUDY["axes"], "seed": [0], "lr_scale": [1.0]},

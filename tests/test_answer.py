@@ -72,7 +72,7 @@ def said(evidence, command="snakemake --cores all --configfile my.yaml"):
 
 
 def everything(words):
-    tiles = [f"{t.title}: {t.says}. {t.text}" for _, tiles in words.tiles for t in tiles]
+    tiles = [f"{t.title}: {t.says}. {t.text}" for t in words.tiles]
     return "\n".join([words.heading, *words.lede, *words.next, *tiles, *map(str, words.untold)])
 
 
@@ -99,6 +99,7 @@ CASES = {
     "three candidates": made(THREE, SEEDS),
     "five candidates": made(MANY, SEEDS),
     "as many wins as losses": made({"linear": {PLACE: 0.3, ("m", 64): -0.3}}, SEEDS),
+    "all runs failed": made({"linear": {PLACE: 0.1}}, SEEDS, {("linear", *PLACE): "diverged"}),
     "a failed cell": made({"linear": BEHIND}, SEEDS, {("linear", "s", 64): "diverged"}),
     "nothing finished": made({"linear": BEHIND}, status=pending("softmax", "linear")),
     "no baseline": made({"linear": BEHIND}, status=pending("softmax")),
@@ -120,11 +121,13 @@ def test_the_answers_read_as_reviewed(answers, golden):
 def test_the_best_candidate_is_first_and_equal_wins_and_losses_have_no_leader(answers):
     three, five = answers["three candidates"], answers["five candidates"]
     assert len(three.scores) == 2 * 4
-    assert len(five.lede) == 3 + 1  # a range each, and what the noise rests on
-    sides = [tiles[0].side for _, tiles in three.tiles]
-    assert sides == ["ahead", "undecided", "behind"]
-    ((_, (tile, *_)),) = answers["as many wins as losses"].tiles
-    assert tile.side == "undecided"
+    assert len(five.lede) == 1  # what the noise rests on; the figure has the gaps
+    assert not three.tiles
+    told = [three.heading.index(name) for name in ("better", "ahead", "behind", "worse")]
+    assert told[0] < told[1] < told[2]
+    assert "mixed" in three.heading
+    even = answers["as many wins as losses"]
+    assert even.tiles[0].side == "undecided"
     assert not answers["nothing finished"].scores
     words = answers["a failed cell"]
     failed = words.score_head.index(("failed", "runs"))
@@ -197,3 +200,14 @@ def test_steps_of_constant_tokens_are_one_comparison_and_batches_of_sampling_are
         found = timing.compare(rows, kind, "linear", "softmax")
         assert found
         assert {cell: ratio.value for cell, ratio in found.ratios.items()} == expected
+
+
+def test_what_is_damaged_was_mixed_or_stood_still_is_said():
+    evidence = CASES["one seed"]
+    mixed = [{"size": "s", "context": 64, "found": ["A100", "H100"]}]
+    own = {"damaged": ["no log"], "mixed": mixed, "stalled": {"runs": 2, "hours": 1.5}}
+    told = answer.write(contest.judge(evidence), evidence, "100 updates", "", **own)
+    assert "no log" in told.lede[0]
+    assert "A100 and H100" in told.lede[1]
+    assert told.lede[2:] == said(evidence).lede
+    assert any("two runs" in what and "1.5 hours" in why for what, why in told.untold)

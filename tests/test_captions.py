@@ -80,7 +80,7 @@ def test_published_runs_have_the_points_split_hours_and_batch_that_captions_say(
         assert points.median() == pytest.approx(int(told), rel=0.1)
         runs = published[name].sort_values("updates").groupby("run")
         steps = runs.updates.apply(lambda at: at.diff().min())
-        (told,) = re.findall(r"a mean over (\d+) updates", CAPTIONS[name])
+        (told,) = re.findall(r"a mean over (\d+) steps", CAPTIONS[name])
         assert steps.min() == pytest.approx(int(told))
     for name in ("learning_curves", "parameter_scaling", "context_scaling"):
         assert set(published[name].split) == {"train"}

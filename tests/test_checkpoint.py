@@ -1,5 +1,6 @@
 """Checkpoints: what is kept and refused. The optimizer: what decays, and that it goes on alike."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 
 from lmscaling.model import optimizer, tensor_file
 from lmscaling.model.gpt import GPT
+from lmscaling.plan import footprint
 from lmscaling.train import checkpoint
 from lmscaling.train.checkpoint import Progress
 from lmscaling.train.data import Text
@@ -37,14 +39,23 @@ def expected(run="r", update_tokens=64, go_on=None):
     return partial(Text.check, own, run=run)
 
 
+def after_two_updates(cell):
+    """A model and its optimizer."""
+    gpt = GPT(cell)
+    steps = optimizer.build(gpt, cell)
+    for _ in range(2):
+        update(gpt, steps)
+    return gpt, steps
+
+
 @pytest.fixture
 def trained(cell):
-    """A model and its optimizer after two updates."""
-    gpt = GPT(cell)
-    adam = optimizer.build(gpt, cell)
-    for _ in range(2):
-        update(gpt, adam)
-    return gpt, adam
+    return after_two_updates(cell)
+
+
+@pytest.fixture
+def by_muon(cell):
+    return replace(cell, optimizer=replace(cell.optimizer, kind="muon"))
 
 
 def update(gpt, adam):
@@ -89,8 +100,10 @@ def test_the_two_newest_are_kept_and_one_that_is_refused_is_named(trained, tmp_p
     assert checkpoint.newest(tmp_path / "nowhere", expected()) is None
 
 
-def test_a_restored_optimizer_makes_the_same_next_update(trained, cell, tmp_path):
-    gpt, adam = trained
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_restored_optimizer_makes_the_same_next_update(cell, tmp_path, kind):
+    cell = replace(cell, optimizer=replace(cell.optimizer, kind=kind))
+    gpt, adam = after_two_updates(cell)
     path = save(tmp_path, replace(PROGRESS, update=2), gpt, adam)
     start = checkpoint.load(path).content
     other = GPT(cell)
@@ -98,6 +111,8 @@ def test_a_restored_optimizer_makes_the_same_next_update(trained, cell, tmp_path
     weights = {name.removeprefix("model."): p for name, p in start["state_dict"].items()}
     other.load_state_dict(weights)
     fresh.load_state_dict(start["optimizer_states"][0])
+    for group in [*adam.param_groups, *fresh.param_groups]:
+        group["lr"] *= 3  # as a schedule sets it, before and after the states are restored
     update(gpt, adam)
     update(other, fresh)
     for (name, p), q in zip(gpt.named_parameters(), other.parameters(), strict=True):
@@ -193,3 +208,42 @@ def test_it_is_adamw_of_pytorch_in_every_bit(cell):
         return torch.optim.AdamW(groups)
 
     assert all(map(torch.equal, updated(lambda ours: ours), updated(theirs)))
+
+
+def test_muon_is_that_of_pytorch_for_matrices_of_blocks_and_adamw_for_all_else(by_muon):
+    gpt, other = GPT(by_muon), GPT(by_muon)
+    ours = optimizer.build(gpt, by_muon)
+    matrices = [p for p in other.blocks.parameters() if p.dim() == 2]
+    assert other.wpe
+    decayed = [other.wte.weight, other.wpe.weight]
+    plain = [p for p in other.parameters() if p.dim() < 2]
+    given = {"lr": by_muon.lr, "weight_decay": 0.1}
+    muon = torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", **given)
+    groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+    adam = torch.optim.AdamW(groups, **given, betas=by_muon.optimizer.betas)
+    for _ in range(3):
+        update(gpt, ours)
+        update(other, muon)
+        adam.step()
+    assert all(map(torch.equal, gpt.parameters(), other.parameters()))
+    ours.zero_grad()
+    assert all(p.grad is None for p in gpt.parameters())
+
+
+def test_muon_keeps_one_moment_and_the_plan_counts_it(by_muon, cell):
+    _, steps = after_two_updates(by_muon)
+    muon, adam = steps.state_dict()["parts"]
+    assert {tuple(state) for state in muon["state"].values()} == {("momentum_buffer",)}
+    assert all({"exp_avg", "exp_avg_sq"} <= state.keys() for state in adam["state"].values())
+    gpt = GPT(cell)
+    less = footprint.state_bytes(cell, gpt.params_total) - footprint.state_bytes(
+        by_muon, gpt.params_total
+    )
+    assert less == 4 * gpt.params
+
+
+def test_muon_has_runs_and_calibrations_of_its_own_and_adamw_those_of_before(by_muon, cell):
+    assert "kind" not in json.loads(cell.to_json())["optimizer"]
+    assert json.loads(by_muon.to_json())["optimizer"]["kind"] == "muon"
+    assert by_muon.run != cell.run
+    assert by_muon.calibration != cell.calibration

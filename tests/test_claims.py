@@ -23,7 +23,7 @@ MADE = shutil.ignore_patterns("store", "figures")
 CONTEXTS = [1024, 2048, 4096, 8192, 16384, 32768, 65536]
 JUDGED = FOLDER / "published_claims.json"
 PUBLISHED: dict[str, tuple] = {
-    name: (verdict, float(number.replace(",", "")) if number else None, why)
+    name: (verdict.partition(" to ")[0], float(number.replace(",", "")) if number else None, why)
     for name, (verdict, number, _, why) in json.loads(JUDGED.read_text()).items()
 }
 """Verdict, number and reason of the published numbers, by claim."""
@@ -71,9 +71,12 @@ def test_the_published_numbers_say_of_each_claim(published, golden):
 
 
 def test_published_runs_have_no_seeds_so_every_range_of_a_loss_says_what_it_assumes(published):
+    """Residuals around a cubic are 0.004 to 0.05 nats, and more where linear attention spikes."""
     of_losses = [n for n in NAMES if re.search(r"\bFROM curves\b", claims.load(n).query)]
     ranges = [published[0][name].judgement.interval for name in of_losses]
-    assert [one.assumed for one in ranges if one] == [0.0019] * 3
+    assumed = [one.assumed for one in ranges if one]
+    assert len(assumed) == 4
+    assert 0.01 < min(assumed) < max(assumed) < 0.05
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -93,6 +96,13 @@ def test_a_claim_is_three_paragraphs_and_a_threshold_with_its_reason(name):
         assert '\n"""' in path.read_text().partition("\nTHRESHOLD = ")[2].partition("\n\n")[0]
     else:
         assert claim.because.endswith(".")
+
+
+def test_a_claim_that_no_study_tests_yet_says_what_would_test_it():
+    assert not claims.UNTESTED.keys() & set(NAMES)
+    for row in claims.UNTESTED.values():
+        assert list(row) == ["title", "reference", "test"]
+        assert all(text.endswith(".") for text in row.values())
 
 
 def test_an_empty_study_tests_nothing_and_says_what_is_missing(study):
@@ -276,7 +286,7 @@ def test_the_verb_prints_and_writes(study):
     assert lines[0].split() == ["claim", "candidate", "source", "verdict", "number", "range"]
     assert max(map(len, lines[:-1])) <= 100
     assert [line.split()[0] for line in lines[1:-1] if line[0] != " "] == NAMES
-    assert re.findall(r"\d+", lines[-1].rpartition(";")[2]) == ["1", "0", "28"]
+    assert re.findall(r"\d+", lines[-1].rpartition(";")[2]) == ["1", "0", "30"]
     written = json.loads((study / "claims.json").read_text())
     assert [one["name"] for one in written] == NAMES
     (held,) = [one for one in written if one["verdict"] == "holds"]

@@ -61,6 +61,31 @@ def test_what_a_variant_runs_is_its_code_and_words_and_other_files_are_none(pack
     assert not code.is_stale(mine, {"code": before})
 
 
+def test_an_edit_of_the_model_of_training_or_of_a_helper_is_another_program(package, mine, cell):
+    package.write("./_helper", "scale = 2.0\n")
+    package.write("mine", f"from lmscaling import _helper\n{MINE}")
+    record = {"code": code.present(mine), "program": code.program(mine)}
+    assert code.program(cell) != record["program"]  # it has no helper
+    old = {"code": record["code"]}  # of before 28 November 2026
+    for file in (
+        "model/gpt",
+        "train/module",
+        "config/schedule",
+        "kernels/cross_entropy",
+        "./_helper",
+    ):
+        text = (package.package / f"{file}.py").read_text()
+        package.write(file, f"{text}\n# Why.\n")
+        assert not code.is_stale(mine, record), file
+        package.write(file, f"{text}\nX = 1\n")
+        assert code.is_stale(mine, record), file
+        assert not code.is_stale(mine, old)
+        package.write(file, text)
+    for file in ("plan/jobs", "store/build", "train/attempt", "config/grid"):
+        package.write(file, "x = 1\n")
+    assert not code.is_stale(mine, record)
+
+
 def test_the_files_of_a_variant_are_its_bases_and_kernels_however_they_are_named(package, cell):
     def files(*lines, name="mine"):
         if lines:

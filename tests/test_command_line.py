@@ -31,7 +31,9 @@ MISTAKES = {
     "axes.context=[24]": ("24", "16"), "axes.contxt=[16]": ("'contxt'", "'context'"),
     "axs.context=[16]": ("'axs'", "'axes'"), "budget.hours=1": ("budget",),
     "axes.seed=[010]": ("010", "8"), "axes.seed=[0": ("YAML",), "gpus": (), "axes..seed=1": (),
-    "optimizer={eps: 1, eps: 2}": ("eps",),
+    "optimizer={eps: 1, eps: 2}": ("eps",), "axes.seed=0": ("[0]",),
+    "axes.context=[]": ("one value",), "budget=300": ("updates",), "dataset=[lines]": ("text",),
+    "baseline=flash": ("'flash'", "softmax"),
 }  # fmt: skip
 
 

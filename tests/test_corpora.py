@@ -1,24 +1,30 @@
 """Corpora as they come: files by ranges and patterns, formats, bad documents, and the hub."""
 
+import bz2
 import errno
+import glob
 import gzip
 import json
+import lzma
+import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tiktoken
 import yaml
 from conftest import ROOT, refused, sentence
 from hub import COMMIT, serving
 from test_data import corpus, lines, read
 
-from lmscaling.config import grid
-from lmscaling.data import file_names, shards
-from lmscaling.data.documents import of_records
+from lmscaling.config import grid, new_study
+from lmscaling.data import file_names, shards, vocabulary
+from lmscaling.data.documents import of_files, of_records
 from lmscaling.data.kinds.hub import Hub
-from lmscaling.data.tokenize import tokenize, tokenize_all
+from lmscaling.data.tokenize import encode, tokenize, tokenize_all
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
 from lmscaling.plan import documents, study_plan
@@ -62,7 +68,7 @@ def rows(path, **values):
     return corpus({"kind": "jsonl", "train": [str(path)], "holdout": 1e-9} | values)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz", "a.jsonl.zst", "a.parquet"])
 def test_a_truncated_file_is_an_error(tmp_path, name):
     path = records(tmp_path / name, [f"{'x' * 50} {i}" for i in range(100)])
     out, whole = tmp_path / "train-00000.bin", path.read_bytes()
@@ -75,7 +81,6 @@ def test_a_truncated_file_is_an_error(tmp_path, name):
 
 
 @pytest.mark.parametrize(("name", "column", "key", "values"), [
-    ("a.csv", ["x"], "text", [".parquet", ".jsonl"]),
     ("a.parquet", ["x"], "txt", ["'txt'", "'text'"]),
     ("a.parquet", [1], "text", ["'text'", "int64"]),
 ])  # fmt: skip
@@ -83,6 +88,97 @@ def test_a_file_without_such_text_is_refused(tmp_path, name, column, key, values
     pq.write_table(pa.table({"text": pa.array(column)}), tmp_path / name)
     with refused(UserError, name, *values):
         list(of_records(str(tmp_path / name), key).texts)
+
+
+def packed(data):
+    """The same bytes by every program, under names that say something else."""
+    zstandard = pytest.importorskip("zstandard", reason="datasets reads zstd with this package")
+    skipped = b"\x50\x2a\x4d\x18\x04\0\0\0skip"  # a frame without content
+    return {
+        "a.jsonl": data,
+        "noname": gzip.compress(data),
+        "DATA.TXT.GZ": gzip.compress(data[:9]) + gzip.compress(data[9:]),
+        "a.gz": bz2.compress(data),
+        "a [1]*.parquet": lzma.compress(data),
+        "a.txt": zstandard.compress(data),
+        "frames.json": skipped + zstandard.compress(data[:9]) + zstandard.compress(data[9:]),
+    }
+
+
+def test_files_are_known_by_their_first_bytes_and_not_by_their_names(tmp_path):
+    texts = [f"größer {i}" for i in range(7)]
+    data = "".join(json.dumps({"text": t}) + "\n" for t in texts).encode()
+    for name, content in packed(b"\xef\xbb\xbf" + data).items():
+        (path := tmp_path / name).write_bytes(content)
+        assert [*of_records(str(path), "text").texts] == texts
+        assert [*of_files([str(path)]).texts] == ["\ufeff" + data.decode()]
+        assert (file_names.most_tokens([glob.escape(str(path))]) is None) == (name != "a.jsonl")
+
+
+def test_parquet_of_every_program_is_read(tmp_path):
+    texts = ["one", "größer", "one"]
+    strings = pa.array(texts)
+    columns = [strings.dictionary_encode(), pa.array(texts, pa.string_view())]
+    columns += [strings.cast(kind) for kind in (pa.large_string(), pa.binary(), pa.large_binary())]
+    for column in columns:
+        pq.write_table(pa.table({"text": column}), tmp_path / "A.PARQUET")
+        assert [*of_records(str(tmp_path / "A.PARQUET"), "text").texts] == texts
+
+
+def test_what_is_no_text_is_refused_and_its_remedy_works(tmp_path):
+    path = tmp_path / "a"
+
+    def told(reader, content, *values):
+        path.write_bytes(content)
+        with refused(UserError, *values):
+            list(reader())
+
+    def text():
+        return of_files([str(path)]).texts
+
+    def lines():
+        return of_records(str(path), "text").texts
+
+    latin = '{"text": "café"}'.encode("latin-1")
+    for reader in (text, lines):
+        told(reader, latin, "-f LATIN1")
+        path.write_bytes(latin.decode("latin-1").encode())
+        assert "café" in next(iter(reader()))
+        told(reader, np.random.default_rng(0).bytes(9999), "UTF-8")
+    told(text, gzip.compress(b"a\0b"), "binary")
+    told(lines, b"text,id\nx,1\n", "line 1", "JSON")
+    for data, indent in (([{"text": "x"}, {"text": "y"}], None), ({"text": "x"}, 1)):
+        told(lines, json.dumps(data, indent=indent).encode(), "jq -c")
+        rows = data if isinstance(data, list) else [data]
+        path.write_text("\n".join(json.dumps(row) for row in rows))
+        assert [*lines()] == [row["text"] for row in rows]
+    pq.write_table(pa.table({"text": ["x"]}), path)
+    with refused(UserError, "Parquet", "kind: jsonl"):
+        list(text())
+    assert [*lines()] == ["x"]
+    pq.write_table(pa.table({"text": ["café".encode("latin-1")]}), path)
+    with refused(UserError, "document 1", "UTF-8"):
+        list(lines())
+    path.unlink()
+    os.mkfifo(path)
+    with refused(UserError, "no regular file"):
+        list(text())
+
+
+def test_a_study_of_a_device_as_text_is_refused_before_anything_runs(values, tmp_path):
+    values["datasets"]["lines"] = {"kind": "text", "train": ["/dev/zero"]}
+    with refused(UserError, "/dev/zero", "no regular file"):
+        new_study.plan(values, str(tmp_path))
+
+
+@pytest.mark.parametrize("space", [" ", "\n", "\u00a0"])
+def test_white_space_without_end_is_encoded_in_parts(space):
+    pattern, ranks = vocabulary.ENCODINGS["gpt2"].pattern, {bytes([i]): i for i in range(256)}
+    encoder = tiktoken.Encoding("a", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    text = f"a b{space * 1_100_000}c"
+    ids, short = encode(encoder, [text, "a b"])
+    assert bytes(ids.tolist()).decode() == text
+    assert bytes(short.tolist()) == b"a b"
 
 
 def test_a_row_of_parquet_without_text_is_an_error(tmp_path):

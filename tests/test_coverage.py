@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import counts
 import coverage
+import coverage_compute
 import coverage_curves
 import coverage_gaps
 import coverage_noise
@@ -59,6 +60,7 @@ TINY: dict[str, tuple[int, Callable[[int], list[Row]]]] = {
     "one seed": (12, lambda n: coverage_gaps.curves(0.01, 1, n)),
     "surfaces": (60, surface("heavy", "two blown", "few sizes")),
     "forecasts": (30, coverage_surfaces.forecasts),
+    "compute": (6, lambda n: [coverage_compute.multiples("alpha halves above 1e8", "clean", n)]),
     "time laws": (24, lambda n: coverage_curves.time_law("heavy", 2, 0.01, n)),
     "refused time laws": (12, lambda n: coverage_curves.time_law("misspecified", 3, 0.01, n)),
     "best contexts": (24, lambda n: coverage_curves.best_context("heteroscedastic", 2, 0.01, n)),

@@ -42,17 +42,24 @@ def test_the_readme_and_the_prose_of_the_page_say_what_the_records_say(kept):
     best = [row.split("|")[4:8:2] for row in winners if "| 100k |" in row]
     assert {name.strip() for name, _ in best} == {"retention"}
     assert ["softmax" in tied for _, tied in best] == [True, False, False, False]
-    page = cpu_study.PAGE.read_text()
-    prose = page.partition(cpu_study.MARKS[0])[0] + page.partition(cpu_study.MARKS[1])[2]
-    prose = " ".join(prose.split())
+    page = " ".join((ROOT / "docs" / "cpu_study.md").read_text().split())
+    floors = {
+        row.name: row for row in kept[0].query("FROM floor_counts WHERE cells > 0").itertuples()
+    }
+    known = "In {0.above} of {0.cells} cells the loss is above {0.loss:.2f} nats"
+    for said in (text, page):
+        assert known.format(floors["3-gram"]) in said
+    four = floors["4-gram"]
+    assert four.above == four.cells
+    assert f"{four.loss:.2f} nats" in page
     losses = kept[0].query("SELECT loss FROM final WHERE size = '2700k' ORDER BY attention DESC")
     for loss, name in zip(losses.loss, ("softmax", "linear"), strict=True):
-        assert f"{loss - rules.line(found.sizes)[name][0]:.3f}" in prose
+        assert f"{loss - rules.line(found.sizes)[name][0]:.3f}" in page
     one, other = found.losses["softmax", "800k", 512].values()
-    assert f"{other - one:.3f} nats" in prose
+    assert f"{other - one:.3f} nats" in page
     rates = Study(ROOT / "results" / "measured" / "cpu-python-rates", fresh=True)
     hours = [cpu_study.query(one, cpu_study.PROGRESS) for one in (kept[0], rates, kept[1])]
     study, search, english = (sum(row["hours"] for row in rows) for rows in hours)
     assert round(study) == 7
-    assert f"{search:.1f} CPU hours" in prose
-    assert f"English {english:.1f}" in prose
+    assert f"{search:.1f} CPU hours" in page
+    assert f"English {english:.1f}" in page

@@ -60,7 +60,7 @@ SOURCES = {
     "a flipped bit": (lambda p: flipped(p, p.stat().st_size // 2), "cannot be read"),
     "a gzip cut in the middle": (lambda p: os.truncate(p, p.stat().st_size // 2), "cannot be read"),
     "a gzip cut by one byte": (lambda p: os.truncate(p, p.stat().st_size - 1), "cannot be read"),
-    "zeros": (lambda p: p.write_bytes(bytes(p.stat().st_size)), "cannot be read"),
+    "zeros": (lambda p: p.write_bytes(bytes(p.stat().st_size)), "no JSON"),
     "an empty file": (lambda p: p.write_bytes(b""), "0 documents"),
     "a line that is no JSON": (lambda p: repacked(p, b'{"text": "a"}\n{"text": \n'), "line 2:"),
     "a document without text": (lambda p: repacked(p, b'{"text": "a"}\n{"txt": "b"}\n'), "'txt'"),

@@ -18,14 +18,13 @@ from lmscaling.errors import UserError
 
 __all__ = ["place"]
 
-# The rules of docs/study.md, read by other code than that which checks them.
+# The rules of config/limits.md, read by other code than that which checks them.
 
 
 def stated() -> list[tuple[str, Decimal, Decimal, bool]]:
     """Patterns of keys with the least and the largest value, and whether these are excluded."""
     rows = []
-    page = (ROOT / "docs" / "study.md").read_text()
-    for line in page.partition("\n## Legal values\n")[2].splitlines():
+    for line in (ROOT / "config" / "limits.md").read_text().splitlines():
         if line.startswith("| `"):
             keys, low, high, _ = (part.strip() for part in line.strip("|").split("|"))
             is_open = low.startswith(">")

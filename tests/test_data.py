@@ -99,6 +99,17 @@ def test_sources_of_packages_come_once_each_and_documents_of_others_validate(tmp
     assert (made["documents_dropped"], tokens.tolist()) == (1, [256, *b"y = 2"])
 
 
+def test_training_has_no_copy_of_a_validation_document_in_other_case_or_white_space(tmp_path):
+    held = ["def f():\n    return 1\n", "Straße", "kept apart"]
+    near = ["def f():\n\treturn 1", "\nDEF F(): RETURN 1 ", "STRASSE", "kept  apart", held[0]]
+    other = ["def f():\n    return 2\n", "kept part"]
+    files = {"train": [lines(tmp_path / "t.jsonl", near + other)],
+             "validation": [lines(tmp_path / "v.jsonl", held)]}  # fmt: skip
+    _, made, tokens = both(corpus({"kind": "jsonl"} | files), tmp_path)
+    assert (made["documents"], made["documents_dropped"]) == (2, 5)
+    assert tokens.tolist() == [256, *other[0].encode(), 256, *other[1].encode()]
+
+
 def test_documents_are_shuffled_within_a_file_and_held_out_of_every_file(tmp_path):
     texts = [f"chapter {i // 10}, page {i}" for i in range(400)]
     files = [lines(tmp_path / name, texts) for name in ("a.jsonl", "b.jsonl")]

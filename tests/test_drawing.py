@@ -17,7 +17,7 @@ from lmscaling.config import grid, study_file
 from lmscaling.data import shards
 from lmscaling.errors import UserError
 from lmscaling.evaluate import drawing
-from lmscaling.files import write_json
+from lmscaling.files import read_json, write_json
 from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT
 from lmscaling.plan import jobs
@@ -83,7 +83,7 @@ def drawn(run, manifest):
     out = run.parents[1] / "samples" / f"{run.name}.json"
     out.unlink(missing_ok=True)
     said = drawing.draw_images(run, manifest, out)
-    values, unknown = schema.read(Sample, json.loads(out.read_text()), str(out), "")
+    values, unknown = schema.read(Sample, read_json(out, "sample"), str(out), "")
     assert not unknown
     return Sample(**values), said
 

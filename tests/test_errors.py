@@ -10,7 +10,7 @@ from conftest import ROOT
 SOURCES = ROOT / "src" / "lmscaling"
 REMEDY = re.compile(
     r"allowed|nearest|again|\b(add|check|choose|correct|create|delete|divide|download|fetch|get|give"
-    r"|install|leave|lower|make|mend|name|put|remove|restrict|run|set|start|stop|train|type"
+    r"|install|leave|lower|make|name|put|remove|restrict|run|set|start|stop|train|type"
     r"|write)\b|remedy|REMEDY|_unknown"
 )
 """What to do, or a value of these names that says it."""

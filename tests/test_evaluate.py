@@ -18,6 +18,7 @@ from lmscaling.data import shards
 from lmscaling.errors import UserError
 from lmscaling.evaluate import loss_by_position
 from lmscaling.evaluate.loss_by_position import binned, blocks, evaluate, standard_error
+from lmscaling.files import read_lines
 from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT
 from lmscaling.train.checkpoint import save_weights
@@ -91,7 +92,7 @@ def write(folder, tokens, dataset="lines", encoding="bytes"):
 def rows(run, manifest):
     out = run.parents[1] / "evaluations" / run.name / f"{manifest.parent.name}.jsonl"
     evaluate(run, manifest, out)
-    return [json.loads(line) for line in out.read_text().splitlines()]
+    return [json.loads(line) for line in read_lines(out, "evaluation")]
 
 
 def plain(gpt, tokens, context, n):

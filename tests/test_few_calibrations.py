@@ -32,7 +32,7 @@ def real():
 def laid_out(**changes):
     values = study_file.read_study([ROOT / "config" / "study.yaml"])
     axes = values["axes"] | {"context": LONG, "size": ["124M"]} | changes
-    values |= {"skip": [], "gpus": 4, "protocol": {"all": 1}, "calibrate": "auto"}
+    values |= {"exceptions": [], "skip": [], "gpus": 4, "protocol": {"all": 1}, "calibrate": "auto"}
     return grid.expand(values | {"axes": axes})
 
 

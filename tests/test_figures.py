@@ -32,6 +32,8 @@ TRAINING = [name for name in NAMES if not TIMED.search(figures.load(name).QUERY)
 SHOWS_LOSS = re.compile(r"\b(val_)?loss\b|FROM learning_curves")
 LOSSES = [name for name in TRAINING if SHOWS_LOSS.search(figures.load(name).QUERY)]
 CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
+FIRST = {name for name in NAMES if figures.load(name).SECTION == "answer"}
+"""Figures of the first screen: of several attentions, and of a fitted law."""
 LAWS = [name for name in NAMES if figures.load(name).SECTION == "laws"]
 
 
@@ -83,7 +85,7 @@ def fill(study, cells):
         {"run": cell.run, "name": cell.name, "quantity": "loss", "median": 3.0, "sd": 0.1}
         for cell in cells
     ]
-    forecast.write(study, {"sealed": "2025-01-01T00:00:00+00:00", "forecasts": foreseen})
+    forecast.write(study, foreseen, sealed="2025-01-01T00:00:00+00:00")
     finish(study, cells)
     speed_points.write(study, *speed_points.tiny())
     speed_points.write_device(study, [cell.run for cell in cells if cell.attention == "linear"])
@@ -138,24 +140,43 @@ def opened(built):
         yield cache(lambda fill: stack.enter_context(store.connect(built(fill) / "store")))
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "image_samples"])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in {"image_samples", *FIRST}])
 def test_it_draws_a_whole_study_with_units_on_every_axis(opened, name):
     figure, rows = figures.draw(name, opened(fill))
     labels = [a.get_xlabel() for a in figure.axes] + [a.get_ylabel() for a in figure.axes]
     for label in filter(None, labels):
-        assert re.search(r"\(.+\)", label) or label in {"Updates", "Tokens"}, label
+        assert re.search(r"\(.+\)", label) or label in {"Steps", "Tokens", "Attention"}, label
     assert any(a.get_xlabel() for a in figure.axes)
     assert any(a.get_ylabel() for a in figure.axes)
-    assert name not in LOSSES or any("nats per token" in label for label in labels)
+    assert name not in LOSSES or any("nats per byte" in label for label in labels)
     assert len(rows) > (15 if name in TRAINING else 3)
 
 
-@pytest.mark.parametrize("name", [n for n in TRAINING if not n.startswith("learning_curves_")])
+@pytest.mark.parametrize(
+    "name", [n for n in TRAINING if not (n.startswith("learning_curves_") or n in FIRST)]
+)
 def test_it_draws_one_run_and_says_what_is_missing(opened, name):
     figure, _ = figures.draw(name, opened(begin))
     lines = [line for text in figure.texts for line in text.get_text().splitlines()]
     told = [counts(line) for line in lines if line.startswith("Of ")]
     assert told == [[("cells", 32), ("done", 1), ("running", 1), ("pending", 30)]]
+
+
+def test_several_attentions_are_compared_in_one_panel_and_ranked_beside_it(study):
+    axes = json.loads((study / "study.json").read_text())["study"]["axes"] | {"lr_scale": [1.0]}
+    lay_out(study, axes=axes | {"attention": ["softmax", "linear", "gated"]}, budget="39 updates")
+    cells = cells_of(study)
+    finish(study, [cell for cell in cells if cell.attention != "linear" or cell.size == "s"])
+    figure, rows = drawn(study, "overview")
+    losses, gaps = figure.axes
+    assert {text.get_text() for text in losses.texts} == {"softmax", "linear", "gated"}
+    assert {text.get_text() for text in gaps.get_yticklabels()} == {"linear", "gated"}
+    assert {*losses.get_xticks()} == {16, 32}
+    assert len(rows) == 2 * 2 * (2 + 1 + 2)
+    lay_out(study, axes=axes)
+    store.build(study)
+    with store.connect(study / "store") as db:
+        assert rows_of("overview", db).empty  # two are compared in words
 
 
 def test_a_study_without_runs_has_figures_that_say_so(built):

@@ -16,7 +16,7 @@ from lmscaling import attention
 from lmscaling.attention import fla
 from lmscaling.config import code
 from lmscaling.errors import UserError
-from lmscaling.model import gpt
+from lmscaling.model import sizing
 
 HERE = Path(__file__).parent
 installed = pytest.mark.skipif(
@@ -62,7 +62,7 @@ def test_without_a_gpu_it_is_refused_by_plan_and_check(cell):
     with refused(UserError, "fla", "gpus: 1"):
         layer(torch.zeros(1, 8, 64))
     with refused(UserError, "fla", "gpus: 1"):
-        gpt.shape(replace(cell, attention="fla"))
+        sizing.shape(replace(cell, attention="fla"))
 
 
 @installed

@@ -31,6 +31,7 @@ class Machine:
     def __init__(self, folder, cell, manifest):
         self.scratch, self.record = folder / "scratch" / cell.run, folder / "runs" / cell.run
         self.errors = {}
+        folder.mkdir(exist_ok=True)
         (folder / "cell.json").write_text(cell.to_json())
         self.places = folder / "cell.json", manifest, self.scratch, self.record / "run.json"
         self.way = calibration(folder, cell)
@@ -223,3 +224,35 @@ def test_the_loop_waits_for_the_copy_of_a_checkpoint_and_not_for_its_file(tmp_pa
     served.set()
     io.wait()
     assert torch.equal(io.load_checkpoint(path)["state_dict"]["weight"], before)
+
+
+def poisoned(monkeypatch, times):
+    """Let one weight be no number before update 10, so many times."""
+    plain, left = Training.training_step, [None] * times
+
+    def update(self, slab, batch_idx):
+        if self.updates == 9 and left:
+            left.pop()
+            with torch.no_grad():
+                next(self.model.parameters())[0].fill_(float("nan"))
+        return plain(self, slab, batch_idx)
+
+    monkeypatch.setattr(Training, "training_step", update)
+
+
+def test_a_loss_that_is_no_number_is_a_result_only_if_it_repeats(
+    machine, cell, tokens, tmp_path, monkeypatch
+):
+    calm = Machine(tmp_path / "calm", replace(cell, budget="14 updates"), tokens)
+    assert calm.attempt()
+    poisoned(monkeypatch, 1)  # as a flipped bit of a GPU's memory
+    made = machine.attempt()
+    assert made
+    assert (made.status, made.updates, made.attempts) == ("done", 14, 2)
+    weights = [m.record.joinpath("model.safetensors").read_bytes() for m in (calm, machine)]
+    assert weights[0] == weights[1]
+    true = Machine(tmp_path / "true", replace(cell, budget="14 updates"), tokens)
+    poisoned(monkeypatch, 99)
+    made = true.attempt()
+    assert made
+    assert (made.status, made.updates, made.attempts) == ("diverged", 10, 2)

@@ -1,5 +1,6 @@
 """A run that is killed at any file operation of its start, a checkpoint or its end is recorded."""
 
+import errno
 import json
 import os
 import sys
@@ -19,8 +20,9 @@ CHANGES = "open", "os.rename", "os.remove", "os.mkdir", "os.link"
 EVERY_UPDATE = 0.0
 
 
-def attempt(folder: Path, manifest: Path, fatal: int) -> None:
-    """Train, and die before the so manyth change of a file of this run; 0 for never."""
+def attempt(folder: Path, manifest: Path, fatal: int, full: bool = False) -> None:
+    """Train, and die before the so manyth change of a file of this run; 0 for never. Or the disk is
+    full from then on."""
     from lmscaling.train import checkpoint, run
 
     checkpoint.CHECKPOINT_SECONDS = EVERY_UPDATE
@@ -29,8 +31,11 @@ def attempt(folder: Path, manifest: Path, fatal: int) -> None:
     def count(event, arguments):
         if event in CHANGES and str(arguments[0]).startswith(str(folder)):
             done[0] += 1
-            if done[0] == fatal:
+            if done[0] == fatal and not full:
                 os._exit(9)
+            is_new = event != "open" or arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            if full and done[0] >= fatal and is_new and event not in ("os.rename", "os.remove"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(arguments[0]))
 
     sys.addaudithook(count)
     scratch, record = folder / "scratch" / "run", folder / "run" / "run.json"
@@ -71,6 +76,27 @@ def test_killed_at_any_file_operation_it_ends_as_if_undisturbed(cell, tokens, tm
         assert [name for name in left if "lock" not in name] == [], point
     assert code == 0
     assert point > 30
+
+
+@pytest.mark.ci
+def test_a_disk_that_is_full_from_any_file_operation_on_holds_the_run(cell, tokens, tmp_path):
+    cell, point, code = replace(cell, budget="2 updates"), 1, 1
+    while code:
+        place = tmp_path / str(point)
+        place.mkdir()
+        (place / "cell.json").write_text(cell.to_json())
+        calibration(place, cell)
+        said = place / "said"
+        said.touch()
+        code = forked.code(forked.start(attempt, said, place, tokens, point, True), said)
+        if code:
+            assert os.strerror(errno.ENOSPC) in said.read_text()
+            assert "is held on" in said.read_text().splitlines()[-1], (point, said.read_text())
+            assert forked.code(forked.start(attempt, said, place, tokens, 0), said) == 0
+        record = read_json(place / "run" / "run.json", "record")
+        assert (record["status"], record["updates"]) == ("done", 2)
+        point += 4
+    assert point > 20
 
 
 @pytest.mark.parametrize("header", [b"", b'{"record": "hea', bytes(100), b"{}\n", b"7\n"])

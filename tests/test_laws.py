@@ -1,6 +1,7 @@
 """What follows from a study: tables and figures say what the fits say, and of which points."""
 
 import json
+import re
 import shutil
 
 import law_study
@@ -104,6 +105,17 @@ def test_a_known_surface_comes_back_within_its_intervals(seeded, seeded_tables):
     assert low < law_study.surface(*farther) < high < group.column("loss").min()
 
 
+def test_the_law_is_drawn_over_compute_with_what_equal_loss_costs(seeded):
+    with store.connect(seeded / "store") as db:
+        figure, _ = figures.draw("loss_over_compute", db)
+    (axes,) = figure.axes
+    told = {text.get_text().partition(":")[0]: text.get_text() for text in axes.texts}
+    assert {*told} == {"softmax", "linear"}
+    value, low, high = map(float, re.findall(r"\d+\.\d+", told["linear"]))
+    assert 1 < low < value < high < 2  # linear is 0.04 nats behind
+    assert len(axes.lines) == 2
+
+
 def test_one_seed_of_four_sizes_has_no_exponents_and_three_contexts_bracket_nothing(made):
     rows = records(made["surfaces"])
     trunks = [row["points"] for row in rows if "constant" in row["fitted losses"]]
@@ -134,8 +146,8 @@ def test_hours_are_updates_times_speed(made):
     rows = records(made["multipliers"])
     assert len(rows) == 12
     for row in rows:
-        updates, hours = (float(row[f"{n} (ratio)"].split()[0]) for n in ("updates", "= hours"))
-        assert hours == pytest.approx(updates * float(row["x speed (ratio)"]), rel=0.01)
+        steps, hours = (float(row[f"{n} (ratio)"].split()[0]) for n in ("steps", "= hours"))
+        assert hours == pytest.approx(steps * float(row["x speed (ratio)"]), rel=0.01)
         slow = 1 + 1024 * int(row["context (tokens)"][:-1]) / 8192
         assert float(row["x speed (ratio)"]) == pytest.approx(slow / 1.2, rel=0.01)
         assert row["FLOPs (ratio)"]
@@ -241,6 +253,7 @@ def test_a_study_without_a_run_has_tables_without_rows(tmp_path, values):
 
 
 def test_a_budget_in_updates_is_shared_in_updates(tmp_path, values):
+    values["budget"] = "40 updates"
     (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
     for run in study_file.read_record(tmp_path / "study.json").grid.cells:
         rows = [validation(n, loss=4 - n / 40) for n in range(1, 41)]

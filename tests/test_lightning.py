@@ -2,6 +2,7 @@
 own, and Lightning's loggers beside the log of a run."""
 
 import csv
+from dataclasses import replace
 
 import lightning
 import pytest
@@ -42,7 +43,10 @@ def test_a_trainer_of_ones_own_trains_a_cell_as_a_run_does(cell, tokens, tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_lightnings_own_checkpoints_as_safetensors_go_on_bit_for_bit(cell, tokens, tmp_path):
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_lightnings_own_checkpoints_as_safetensors_go_on_bit_for_bit(cell, tokens, tmp_path, kind):
+    cell = replace(cell, optimizer=replace(cell.optimizer, kind=kind))
+
     def fit(updates, path=None, **more):
         module = lmscaling.Training(cell)
         made = trainer(updates, plugins=[SafetensorsIO()], **more)

@@ -12,11 +12,11 @@ from io import StringIO
 
 import psutil
 import pytest
-from conftest import ROOT
+from conftest import ROOT, refused
 from forked import SECONDS
 from slurm_cluster import program
 
-from lmscaling.errors import TRY_AGAIN
+from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.runtime import gpus, lock, rank
 
 pytestmark = pytest.mark.race
@@ -181,6 +181,21 @@ def test_a_job_waits_until_enough_are_free_and_a_killed_job_frees_its_own(other)
     with redirect_stderr(Said()) as said, gpus.reserved(2):
         assert os.environ[gpus.VISIBLE] == "GPU-aaaa,GPU-bbbb"
     assert said.getvalue().count("2 of 3 GPUs") == 1
+
+
+def test_locks_in_a_folder_of_somebody_else_are_refused_and_those_elsewhere_hold(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    name = f"lmscaling-gpus-{os.getuid()}"
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / name).symlink_to(tmp_path / "theirs")
+    with refused(UserError, name, "TMPDIR"), gpus.reserved(1):
+        pass
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "mine"))
+    with gpus.reserved(1):
+        assert os.environ[gpus.VISIBLE] == "GPU-aaaa"
 
 
 @pytest.mark.parametrize("in_rank", [False, True])

@@ -9,6 +9,7 @@ from typing import Any
 import coverage_surfaces
 import numpy as np
 import pytest
+from conftest import ROOT
 from coverage import each
 from coverage_surfaces import FAMILIES, Family, Study, huber, log_sum_exp, simulate
 from hypothesis import given, settings
@@ -196,6 +197,35 @@ def test_exponents_need_two_seeds_of_every_size_or_ten_sizes():
     assert (found.status, found.values, found.intervals) == ("few_runs", {}, {})
     assert found.loss(N, D) == pytest.approx(surface(), abs=0.05)  # the curve is there
     assert len(found.tests) == 1
+
+
+def test_a_grid_and_one_large_run_have_a_law_without_it_and_a_forecast_of_it():
+    made = study(seeds=3)
+    large: Any = {"N": 7e9, "D": 1.4e11, "loss": surface(7e9, 1.4e11), "cell": 9, "trunk": "large"}
+    more: Any = {name: [*values, large[name]] for name, values in made.items()}
+    grid, found = loss_surface.fit(**made), loss_surface.fit(**more)
+    assert (found.values, found.lone, grid.lone) == (grid.values, (7e9,), ())
+    (place,) = holdout.fit(**more).places
+    assert place.loss in place.interval
+
+
+GADRE = ROOT.parent / "shared" / "inputs" / "field" / "gadre_c4.csv"
+"""Losses of 104 runs (Gadre et al. 2024, arXiv:2403.08540); each corpus has one run of 6.9B."""
+
+
+@pytest.mark.skipif(not GADRE.is_file(), reason=f"needs {GADRE}")
+def test_public_grids_foretell_their_large_run_or_have_no_intervals():
+    with GADRE.open() as file:
+        rows = list(csv.DictReader(file))
+    for corpus, is_foretold in (("c4_original", False), ("rpj", True), ("rw_original", True)):
+        of = ("params_no_embed", "tokens", "c4_val_loss")
+        n, d, loss = np.array([[float(r[x]) for x in of] for r in rows if r["dataset"] == corpus]).T
+        law = loss_surface.fit(n, d, loss)
+        assert (law.status, law.lone) == ("interaction", (n.max(),))
+        held = holdout.fit(n, d, loss)
+        assert held.status == ("passed" if is_foretold else "missed")
+        assert [place.loss for place in held.places] == [loss[n == n.max()][0]]
+        assert abs(held.places[0].error) < 0.12
 
 
 def test_a_surface_with_interaction_refuses_the_sum_and_comes_back():

@@ -24,7 +24,7 @@ from lmscaling.data import document_positions, shards
 from lmscaling.errors import UserError
 from lmscaling.kernels.rotary import Rotary, unrotated
 from lmscaling.kernels.softmax import _pytorch, forms
-from lmscaling.model import gpt as gpt_module
+from lmscaling.model import sizing
 from lmscaling.model.gpt import GPT
 from lmscaling.train import calibrate
 from lmscaling.train.run import train
@@ -208,13 +208,13 @@ def test_lengths_of_documents_in_windows_are_near_to_those_that_are_counted(mean
 
 def test_flops_are_counted_at_the_lengths_of_the_documents_which_remarks_say(cell):
     masked = replace(cell, attention="softmax", documents="masked", context=100)
-    whole, bound = (gpt_module.shape(replace(masked, documents=d)) for d in ("mixed", "masked"))
-    known = gpt_module.shape(masked, {10: 0.25, 100: 0.75})
+    whole, bound = (sizing.shape(replace(masked, documents=d)) for d in ("mixed", "masked"))
+    known = sizing.shape(masked, {10: 0.25, 100: 0.75})
     assert whole.flops_per_token == bound.flops_per_token
     shorter = 3 * masked.model.n_layer * 2 * masked.model.d_model * (100 - (0.25 * 10 + 0.75 * 100))
     assert bound.flops_per_token - known.flops_per_token == pytest.approx(shorter)
-    remarks = (*gpt_module.remarks(masked),)
-    more = (*remarks, gpt_module.UPPER_BOUND)
+    remarks = (*sizing.remarks(masked),)
+    more = (*remarks, sizing.UPPER_BOUND)
     assert (whole.remarks, known.remarks, bound.remarks) == ((), remarks, more)
     for remark in bound.remarks:
         sentence("remark", remark)
@@ -246,7 +246,7 @@ def test_a_masked_cell_trains_where_its_token_begins_documents_and_counts_their_
     made = trained(END)
     assert made
     assert made.status == "done"
-    assert made.remarks == "; ".join(gpt_module.remarks(masked))
+    assert made.remarks == "; ".join(sizing.remarks(masked))
     _, counts = given[folder / "train-00000.bin"]
     pieces = document_positions.lengths_in_windows(counts, cell.context)
     assert made.flops_per_token == GPT(masked).flops_per_token(pieces)

@@ -1,6 +1,7 @@
 """Measuring points of the speed study: what is computed is what the point says, and is right."""
 
 import json
+import time
 from dataclasses import replace
 from typing import cast
 
@@ -20,7 +21,7 @@ from lmscaling.config.speed import Heads, Sweep
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
 from lmscaling.model.gpt import GPT
-from lmscaling.records.timing import Point
+from lmscaling.records.timing import BUSY, Point
 from lmscaling.store import build as store
 from lmscaling.types import dump
 
@@ -175,6 +176,17 @@ def test_repeats_go_on_for_so_long_but_never_too_often(measured):
         assert len(timing.seconds) == expected
         assert timing.seconds == sorted(timing.seconds)
         assert len(calls) == expected + timing.warm_up
+
+
+def test_waiting_for_a_core_is_no_time_of_a_call_and_marks_it_as_measured_on_a_busy_machine(tiny):
+    def delayed() -> None:
+        torch.rand(200, 200).matmul(torch.rand(200, 200))
+        time.sleep(0.02)
+
+    timing = clock.launched(delayed, Memory(CPU), 0.0, 3)
+    assert timing.seconds[-1] < 0.02
+    assert (timing.wall_over_cpu or 0) > BUSY
+    assert decode.measure(tiny, point("softmax")).wall_over_cpu
 
 
 @pytest.mark.parametrize("name", ["flash", "no_flash", "cudnn"])

@@ -20,8 +20,9 @@ from lmscaling.attention import load
 from lmscaling.config import devices
 from lmscaling.config.cell import Model
 from lmscaling.kernels.rotary import unrotated
-from lmscaling.model import gpt, optimizer
-from lmscaling.model.gpt import GPT, Block
+from lmscaling.model import optimizer, sizing
+from lmscaling.model.block import Block
+from lmscaling.model.gpt import GPT
 from lmscaling.plan import footprint
 from lmscaling.plan.throughput.timed_steps import METHODS
 from lmscaling.train.checkpoint import SafetensorsIO
@@ -173,7 +174,7 @@ def needed(cell, size, implementation, context):
     """Bytes, in the plan."""
     long = replace(cell, model=SIZES[size], context=context)
     kinds = [METHODS[implementation.replace("_", " ", 1)]]
-    return footprint.memory_bytes(long, gpt.shape(long).params_total, 1, True, kinds)
+    return footprint.memory_bytes(long, sizing.shape(long).params_total, 1, True, kinds)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_gpt2_xl_on_eight_cards_of_80_gb_gets_half_of_the_micro_batch_of_llm_c(c
     """llm.c trains 1558M with micro-batches of 16 on cards of 80 GB, with weights in bf16
     (scripts/run_gpt2_1558M.sh). In float32 they would take more than nine tenths."""
     large = replace(cell, model=SIZES[1558], context=1024, update_tokens=2**20, gpus=8)
-    params = gpt.shape(large).params_total
+    params = sizing.shape(large).params_total
     assert params == pytest.approx(1558e6, rel=1e-3)
     few, many = (footprint.memory_bytes(large, params, n, recompute=False) for n in (8, 16))
     head = 6 * 50257 * 1600 + 2 * 2**28

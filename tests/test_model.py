@@ -14,8 +14,7 @@ from lmscaling.config import devices, grid
 from lmscaling.config.attention_row import Layer
 from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
-from lmscaling.model import gpt as gpt_module
-from lmscaling.model import optimizer
+from lmscaling.model import optimizer, sizing
 from lmscaling.model.gpt import GPT
 
 close = torch.testing.assert_close
@@ -132,7 +131,7 @@ def test_compiled_blocks_of_an_attention_are_one_graph_and_give_the_same_numbers
 def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
     build, attention, position, batch, monkeypatch
 ):
-    monkeypatch.setattr("lmscaling.model.gpt.PROMPT_AT_ONCE", 21)  # parts of 21 and of 7 tokens
+    monkeypatch.setattr("lmscaling.model.block.PROMPT_AT_ONCE", 21)  # parts of 21 and of 7 tokens
     gpt, x = build(attention=attention, position=position).double(), draw(batch)
     close(continued(gpt, x, 20, gpt.init_states(batch, 32)), gpt(x)[:, 19:])
 
@@ -223,13 +222,13 @@ def test_variants_with_one_seed_begin_alike_and_seeds_differ(values):
 def test_the_count_of_gpt2_and_the_mfu_of_llm_c_are_those_published(
     build, cell, model, total, pace, causal, full
 ):
-    """The tokens per second of docs/numbers.md, with half and with all pairs of tokens."""
+    """The tokens per second of docs/report.md, with half and with all pairs of tokens."""
     with torch.device("meta"):
         assert build(model, 1024).params_total == total
     one = replace(cell, model=model, context=1024, attention="softmax")
-    flops, peak = gpt_module.shape(one).flops_per_token, devices.DEVICES["NVIDIA H100"].peak_flops
+    flops, peak = sizing.shape(one).flops_per_token, devices.DEVICES["NVIDIA H100"].peak_flops
     all_pairs = flops + 3 * model.n_layer * 2 * model.d_model * 1024
-    page = (ROOT / "docs" / "numbers.md").read_text()
+    page = (ROOT / "docs" / "report.md").read_text()
     for expected, needed in ((causal, flops), (full, all_pairs)):
         assert 100 * pace * needed / peak == pytest.approx(expected, abs=0.05)
         assert str(expected) in page
@@ -239,6 +238,6 @@ def test_heads_too_wide_for_the_kernels_of_a_gpu_are_refused(cell):
     wide = Model(n_layer=1, n_head=2, d_model=384, vocab_size=257)
     linear = replace(cell, model=wide, attention="linear", gpus=1)
     with refused(UserError, "head of 192", "linear", "up to 128", "n_head: 3"):
-        gpt_module.shape(linear)
+        sizing.shape(linear)
     for other in ({"gpus": 0}, {"attention": "softmax"}):
-        assert gpt_module.shape(replace(linear, **other)).params_total
+        assert sizing.shape(replace(linear, **other)).params_total

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from scipy.stats import t
 
 from lmscaling.fits import crossing, multiplier
-from lmscaling.fits.multiplier import AXES, Curve
 from lmscaling.fits.noise import Place
+from lmscaling.fits.smooth_curves import AXES, Curve
 
 PLACE = Place(1e8, 1024, "linear")
 UPDATES = np.arange(100.0, 40_001, 100)

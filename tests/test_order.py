@@ -22,7 +22,7 @@ from lmscaling.train.module import micro_batches
 
 CELL = next(iter(grid.expand(STUDY).cells.values()))
 WINDOW = 4096
-"""Blocks of a window, as the documentation states them."""
+"""Blocks of a window of some tests, as of the documented one with blocks of 131,072 tokens."""
 
 
 @contextmanager
@@ -44,9 +44,10 @@ def epoch_of(tokens, order, epoch):
         return list(range(tokens - 1))
     complete = (tokens - 1) // order.block
     places = []
-    for first in range(0, complete, WINDOW):
-        n = min(WINDOW, complete - first)
-        places += [first + permuted(i, n, order.seed, epoch, first // WINDOW) for i in range(n)]
+    window = order.window_tokens // order.block
+    for first in range(0, complete, window):
+        n = min(window, complete - first)
+        places += [first + permuted(i, n, order.seed, epoch, first // window) for i in range(n)]
     inputs = [place * order.block + i for place in places for i in range(order.block)]
     return inputs + list(range(complete * order.block, tokens - 1))
 
@@ -82,11 +83,9 @@ def test_every_shape_of_a_run_reads_the_documented_tokens_each_once(lengths, ord
         for u in range(2 * updates):
             single += [n for rank in ranks for n in inputs(rank.share(u + 1), context, micro)]
             longer += inputs(wide.share(u + 1), micro * context)
-            assert stream.epoch(u + 1, update_tokens) == 1 + u // updates
-        once = updates * update_tokens
-        expected = [epoch_of(sum(lengths), order, 1 + epoch)[:once] for epoch in range(2)]
-        assert single == longer == expected[0] + expected[1]
-        assert all(len(set(epoch)) == once for epoch in expected)
+        first, second = (epoch_of(sum(lengths), order, n) for n in (1, 2))
+        assert single == longer == (first + second)[: 2 * updates * update_tokens]
+        assert sorted(first) == sorted(second) == list(range(sum(lengths) - 1))
 
         done %= 2 * updates + 1
         again = Updates(Stream(manifest, "train", order=order), cell, done, world - 1, world)
@@ -107,8 +106,23 @@ def test_the_order_is_that_of_every_version():
     assert len(orders) == 6
 
 
+@pytest.mark.parametrize("order", [Order(7, 0), None])
+def test_what_an_epoch_does_not_fill_is_read_first_in_the_next_one(order):
+    with numbered([300, 143]) as manifest:
+        stream = Stream(manifest, "train", order=order)
+        updates = stream.updates(56)  # seven, and 50 of 442 tokens are left
+        assert (updates, stream.tokens - 1 - 56 * updates) == (7, 50)
+        slabs = [stream.slab(u, 56)[0] for u in range(1, 8 * updates + 1)]
+        epochs = np.reshape(slabs, (8, 392))
+    assert epochs[0].tolist() == epoch_of(443, order, 1)[:392]
+    assert set(epochs[1][:50]) == set(range(442)) - set(epochs[0])
+    for e in range(1, 9):
+        times = np.bincount(epochs[:e].ravel(), minlength=442)
+        assert e - 1 <= times.min() <= times.max() <= e
+
+
 def test_windows_keep_their_places_and_are_permuted_each_in_its_own_way():
-    order = Order(2, 0)
+    order = Order(2, 0, 2 * WINDOW)
     with numbered([3 * WINDOW + 100]) as manifest:
         stream = Stream(manifest, "train", order=order)
         found = inputs(Updates(stream, replace(CELL, update_tokens=12_000), 0, 0, 1).share(1), 16)
@@ -119,6 +133,14 @@ def test_windows_keep_their_places_and_are_permuted_each_in_its_own_way():
         # A run that has read a token depends on all text of its window.
         assert order.window(1) == (0, 2 * WINDOW)
         assert order.window(2 * WINDOW) == (2 * WINDOW, 4 * WINDOW)
+
+
+def test_a_text_of_several_sources_is_mixed_whole_however_short_its_blocks_are():
+    assert Order(131_072, 0).window_blocks == WINDOW
+    with numbered([30_000, 30_000]) as manifest:  # two sources, one after the other
+        stream = Stream(manifest, "train", order=Order(2, 0))
+        for update in range(1, 30):
+            assert 0.4 < (stream.slab(update, 2000)[0] < 30_000).mean() < 0.6
 
 
 def grown(folder, order):
@@ -133,7 +155,7 @@ def at(updates, stream):
     return 1024 * updates, *stream.reached(1024 * updates)
 
 
-@pytest.mark.parametrize("order", [Order(3, 0), None])
+@pytest.mark.parametrize("order", [Order(3, 0, 3 * WINDOW), None])
 @pytest.mark.parametrize("updates", [12, 13, 20])  # before the last window, in it, a second epoch
 def test_a_run_goes_on_with_the_text_that_it_has_begun(tmp_path, order, updates):
     short, long = grown(tmp_path, order)
@@ -147,7 +169,7 @@ def test_a_run_goes_on_with_the_text_that_it_has_begun(tmp_path, order, updates)
 
 
 def test_a_run_does_not_go_on_with_other_tokens(tmp_path):
-    short, _ = grown(tmp_path, Order(10, 0))
+    short, _ = grown(tmp_path, Order(10, 0, 10 * WINDOW))
     other = Stream(write_tokens(tmp_path / "c", [10_001, 7000], []), "train", order=Order(10, 0))
     with refused(ValueError, short.shards[1].id[:12], other.shards[1].id[:12]):
         other.go_on(*at(3, short))

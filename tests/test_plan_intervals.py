@@ -15,9 +15,9 @@ from lmscaling.config import devices, grid, study_file
 from lmscaling.config.calibration import Calibration
 from lmscaling.errors import UserError
 from lmscaling.model import slow_run
-from lmscaling.plan import calibrations, estimate, study_plan, totals
+from lmscaling.plan import calibrations, estimate, study_plan
 from lmscaling.plan.throughput.coefficients import shipped
-from lmscaling.plan.throughput.model import NAMES, SPREAD, Timing, pooled, vector
+from lmscaling.plan.throughput.model import NAMES, SPREAD, TRAINED, Timing, pooled, vector
 from lmscaling.types import dump
 
 NAME = "NVIDIA H100"
@@ -28,7 +28,8 @@ OWN = {"NVIDIA X": {"peak_flops": 989e12, "bandwidth": 3.35e12, "memory_bytes": 
 def laid_out(**changes):
     """Cells of 355M at three contexts on eight GPUs."""
     values = study_file.read_study([ROOT / "config" / "study.yaml"])
-    values |= {"branches": None, "evaluate": None, "speed": None, "skip": []} | changes
+    off = dict.fromkeys(("branches", "evaluate", "speed"))
+    values |= off | {"exceptions": [], "skip": []} | changes
     values["axes"] = values["axes"] | {"size": ["355M"], "context": [1024, 8192, 65536]}
     return grid.expand(values)
 
@@ -82,7 +83,7 @@ def test_the_interval_of_a_sum_covers_what_common_coefficients_make_of_it(tmp_pa
     hours = np.array([f.gpu_hours for f in plan.forecasts])
     slopes = np.array([[*(f.shares.get(n, 0) for n in NAMES), 1.0] for f in plan.forecasts])
     draws = rng.multivariate_normal(np.zeros(len(NAMES) + 1), shipped().cov_KK, 4000) @ slopes.T
-    draws += math.sqrt(totals.TRAINING) * rng.standard_normal((4000, 1))
+    draws += math.sqrt(TRAINED**2 - SPREAD**2) * rng.standard_normal((4000, 1))
     draws += SPREAD * rng.standard_normal(draws.shape)
     sums = (hours * np.exp(draws)).sum(1)
     for level, ranges in ((0.8, plan.range_80), (0.95, plan.range_95)):
@@ -163,7 +164,8 @@ def finished(results, cell, seconds, updates=1000):
         "train_seconds": seconds * updates, "status": "done", "cell": dump(cell),
         "environment": {"device": NAME}, "calibration": {"micro_batch": 1, "recompute": False},
     }  # fmt: skip
-    record.pop("record_sha256")
+    for stated in ("record_sha256", "log_sha256", "last_val_loss"):  # it has no log
+        record.pop(stated, None)
     path = results / "runs" / cell.run / "run.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(record))
@@ -263,7 +265,8 @@ def test_a_slow_run_is_compared_with_what_else_its_study_has_measured(tmp_path):
     values = study_file.read_study([ROOT / "config" / "study.yaml"])
     axes = {"size": ["355M"], "context": [65536], "attention": ["softmax"], "seed": [0, 1]}
     off = dict.fromkeys(("branches", "evaluate", "speed"))
-    values |= off | {"skip": [], "protocol": {"all": 1}, "axes": values["axes"] | axes}
+    values |= off | {"exceptions": [], "skip": [], "axes": values["axes"] | axes}
+    values["protocol"] = {"all": 1}
     cells = grid.expand(values).cells.values()
     study_file.write_record(tmp_path / "study.json", {"command": "snakemake", "study": values})
     for cell in cells:

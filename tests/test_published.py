@@ -26,7 +26,7 @@ from lmscaling.config import study_file
 from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
 from lmscaling.fits import final_loss
-from lmscaling.model import gpt
+from lmscaling.model import sizing
 from lmscaling.report import question
 from lmscaling.store import EXPORTS
 from lmscaling.store import build as store
@@ -103,6 +103,17 @@ def test_numbers_are_copied_and_curves_made_from_the_full_table(full_published, 
         assert read(HERE / name) == read(full_published / name)
 
 
+def test_a_study_copied_without_the_published_numbers_has_those_of_the_package(study, tmp_path):
+    alone = shutil.copytree(study, tmp_path / "alone" / "tiny")
+    rows = []
+    for folder in (study, alone):
+        store.build(folder)
+        with store.connect(folder / "store") as db:
+            rows.append(db.sql("SELECT source, count(*) FROM runs GROUP BY ALL").fetchall())
+    assert [*map(len, rows)] == [2, 2]
+    assert sorted(rows[0]) == sorted(rows[1])
+
+
 def test_every_row_is_in_the_store_and_the_ends_of_series_too(db):
     made = {"cells": 48, "runs": 48, "updates": 2469, "measurements": 215 + 29 + 74 + 3}
     assert {name: len(db.table(name)) for name in EXPORTS} == dict.fromkeys(EXPORTS, 0) | made
@@ -145,7 +156,7 @@ def test_sizes_count_parameters_and_flops_as_our_models_do(db, cell):
             cell, attention=attention, context=context,
             model=Model(n_layer=n_layer, n_head=d_model // 64, d_model=d_model, vocab_size=50257),
         )  # fmt: skip
-        shape = gpt.shape(ours)
+        shape = sizing.shape(ours)
         assert (total, flops) == (shape.params_total, shape.flops_per_token)
         assert params == total - (50257 + context) * d_model
 

@@ -79,6 +79,14 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(often, manifest, tmp
     assert record["attempt_seconds"] >= record["train_seconds"]
 
 
+def test_a_run_of_muon_goes_on_with_the_moments_of_both_optimizers(often, manifest, tmp_path):
+    muon = replace(often.optimizer, kind="muon")
+    often = replace(often, budget="100 updates", optimizer=muon)
+    assert killed(often, manifest, tmp_path / "plain", [])[0] == [0]
+    assert killed(often, manifest, tmp_path / "killed", [signal.SIGTERM])[0] == [75, 0]
+    assert_alike(tmp_path / "killed", tmp_path / "plain")
+
+
 def test_asked_to_stop_it_saves_at_the_border_and_loses_nothing(often, manifest, tmp_path):
     often = replace(often, budget="300 updates")
     requests = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]

@@ -151,6 +151,20 @@ def test_images_of_a_file_are_read_row_by_row(images):
     assert 5 <= len(parts[1]) <= 25
 
 
+def test_colours_of_a_pixel_follow_each_other_in_cifar_10_and_in_idx_files(tmp_path):
+    pixels = np.random.default_rng(1).integers(0, 256, (4, 32, 32, 3))
+    planes = pixels.transpose(0, 3, 1, 2).reshape(4, -1)
+    labelled = np.concatenate((np.arange(4)[:, None], planes), axis=1)
+    files = {"data_batch_1.bin": labelled.astype("u1").tobytes(), "idx4": idx(pixels)}
+    for name, data in files.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        source = row(kind="images", train=str(path), validation=str(path))
+        assert (source.length, source.number("validation")) == (3073, 4)
+        assert (made(source)[:, 1:] == pixels.reshape(4, -1)).all()
+        assert source.provenance("train", 0) == {"shape": [32, 32, 3]}
+
+
 def test_digits_are_those_of_scikit_learn(monkeypatch):
     datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
     source = row(kind="images", train="digits")
@@ -169,7 +183,8 @@ DAMAGED = {
     "labels": (".bin", lambda x: idx(x[:, 0, 0]), "00 00 08 01"),
     "short": (".bin", lambda x: idx(x)[:-1], "599"),
     "long": (".bin", lambda x: idx(x) + b"0", "601"),
-    "no image": (".bin", lambda x: idx(x[:0]), "3 x 4"),
+    "no image": (".bin", lambda x: idx(x[:0]), "no images"),
+    "part of CIFAR-10": (".bin", lambda _: b"1" * 3072, "CIFAR-10"),
     "not packed": (".gz", idx, "gzip"),
     "truncated": (".gz", lambda x: gzip.compress(idx(x))[:-20], "ended"),
     "damaged": (".gz", lambda x: gzip.compress(idx(x))[:10] + b"\xff" * 50, "-3"),

@@ -51,8 +51,8 @@ def every_state(study, values):
     grid = lay_out(study, values)
     (done, other, oom, diverged, crashed, damaged, running, starting, interrupted, stopped, held,
      slow, lost, *_) = grid.cells  # fmt: skip
-    record(study, done, log(header(done), end(2)), last_val_loss=1.5)
-    record(study, other, log(header(other), end(2)), last_val_loss=2.25)
+    record(study, done, log(header(done), validation(2, loss=1.5), end(2)), last_val_loss=1.5)
+    record(study, other, log(header(other), validation(2, loss=2.25), end(2)), last_val_loss=2.25)
     for run, status in ((oom, "oom"), (diverged, "diverged"), (crashed, "crashed")):
         record(study, run, log(header(run), end(2)), status, message=f"the reason of {status}")
     record(study, damaged, log(header(damaged), end(2)))

@@ -17,6 +17,7 @@ from test_documents import plain, text
 
 from lmscaling.data import shards
 from lmscaling.data import stream as module
+from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
 from lmscaling.train.data import Updates
@@ -145,6 +146,22 @@ def test_a_shard_cut_short_under_an_open_stream_or_of_another_width_is_refused(t
         Stream(manifest, "train").read(0, 60)
 
 
+@pytest.mark.parametrize("order", [None, Order(4096, seed=0)])
+def test_a_byte_that_changes_in_an_open_shard_is_never_trained_on(tmp_path, order):
+    tokens = text([2**18])
+    stream = Stream(written(tmp_path, tokens), "train", order)
+    path = tmp_path / "train-00000.bin"
+    slabs = [stream.slab(1, 2**16)]
+    state = path.stat()
+    with path.open("r+b") as file:  # as a disk does it: the time of the file stays
+        file.seek(1024 + 2 * 200_000)
+        file.write((tokens[200_000] ^ 1).tobytes())
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with refused(UserError, path.name, "changed"):
+        slabs += [stream.slab(update, 2**16) for update in range(2, 5)]
+    assert not any(200_000 in np.r_[slice(*piece)] for piece in stream.pieces(1, 2**16))
+
+
 def test_a_disk_may_return_less_than_was_asked_for_and_is_named_if_it_fails(manifest, monkeypatch):
     def fail(*arguments):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -156,7 +173,7 @@ def test_a_disk_may_return_less_than_was_asked_for_and_is_named_if_it_fails(mani
     monkeypatch.setattr(os, "preadv", fail)
     with refused(UserError, "train-00000.bin", os.strerror(errno.EIO)):
         stream.read(0, 100)
-    monkeypatch.setattr(module, "sha256_of", fail)
+    monkeypatch.setattr(module, "digests", fail)
     with refused(UserError, "train-00002.bin", os.strerror(errno.EIO)):
         Stream(manifest, "train").read(110, 120)
 

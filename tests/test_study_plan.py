@@ -1,5 +1,6 @@
 """The plan of a study: memory, time and tokens by hand, totals, the table, and text to fetch."""
 
+import re
 from dataclasses import asdict, replace
 from math import exp
 from pathlib import Path
@@ -16,6 +17,7 @@ from lmscaling.files import write_json
 from lmscaling.plan import estimate, footprint, study_plan
 from lmscaling.plan.estimate import Forecast
 from lmscaling.plan.footprint import Shape
+from lmscaling.workflow.study import say_changes
 
 DEVICE = "NVIDIA H100"
 FOUR = [f"{i}.jsonl" for i in range(4)]
@@ -52,7 +54,7 @@ def test_totals_are_sums_of_what_can_run_and_is_known_and_a_plan_survives_its_js
     assert plan.totals() == {
         "cells": 3, "gpu_hours": 8.0, "branch_gpu_hours": 3.0, "tokens": 1920,
         "disk_bytes": 1500.0, "unknown": 1, "measured": 1, "cannot": 1, "skipped": 1,
-        "jobs": 13, "speed_points": 0,
+        "jobs": 13, "speed_points": 0, "out_of_tokens": 0,
     }  # fmt: skip
     saved = plan.to_json()
     assert saved["totals"] == plan.totals()
@@ -77,6 +79,18 @@ def test_all_jobs_are_counted_and_those_of_the_speed_study_are_named(values):
     assert made.device == ""  # a CPU has no hours
     assert "GPU-hours and" not in made.table().splitlines()[-2]
     assert make(values | {"gpus": 1}).device == DEVICE
+
+
+def test_a_plan_counts_the_cells_with_fewer_gpus_for_the_same_time(values):
+    values |= {"gpus": 2, "update_tokens": 128, "budget": "1 hour"}
+    few = [{"attention": "linear", "gpus": 1, "reason": "long"}]
+
+    def said(**others):
+        return [s for s in make(values | others).summary() if "1 of 2 GPUs" in s]
+
+    assert said() == said(exceptions=few, budget="4 updates") == []
+    (sentence,) = said(exceptions=few)
+    assert sentence.split()[:3] == ["1", "of", "2"]
 
 
 def test_a_note_that_many_cells_share_is_told_once(plan):
@@ -294,7 +308,40 @@ def test_a_run_ends_where_its_data_end_and_costs_no_more(gpt2, data, epochs, sha
     assert made.epochs == pytest.approx(1 / data)
     assert made.tokens == int(share * wanted)
     assert made.gpu_hours == pytest.approx(share * unlimited.gpu_hours)
-    assert bool(made.notes) is has_note
+    assert (made.lasts == share, made.lasts < 1) == (True, has_note)
+
+
+def test_cells_whose_text_ends_are_counted_and_not_their_shares(plan):
+    """One line says how many cells do not get their budget; before, each share had its own."""
+    shares = (0.64, 0.7, 0.9, 1.0)
+    ends = [costs(f"a{x}", epochs=1 / x, lasts=x, tokens=1, gpu_hours=1.0) for x in shares]
+    told = replace(plan, forecasts=ends).table()
+    (line,) = re.findall(
+        r"(\d of \d) cells .* (\d+%) to (\d+%) .*epochs: (\d)", " ".join(told.split())
+    )
+    assert line == ("3 of 4", "64%", "90%", "2")
+    assert "4 of 4" in replace(plan, forecasts=ends[3:] * 4).table()
+
+
+def test_a_dry_run_says_how_many_cells_do_not_get_their_budget(
+    plan, values, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    laid_out = grid.expand(values)
+    for share, told in ((1.0, ""), (0.5, "1 of 1 cells")):
+        planned = replace(plan, forecasts=[costs("a", epochs=1 / share, lasts=share)])
+        write_json(Path(laid_out.results, "plan.json"), planned.to_json())
+        say_changes(laid_out, values)
+        said = capsys.readouterr().err
+        assert (said[: len(told)], bool(said)) == (told, bool(told))
+    Path(laid_out.results, "plan.json").write_text("{")
+    say_changes(laid_out, values)
+    assert not capsys.readouterr().err
+
+
+def test_what_no_cell_knows_is_unknown_and_not_zero(plan):
+    unknown = replace(plan, forecasts=[costs("a"), costs("b")])
+    assert "unknown" in unknown.summary()[0]
 
 
 def test_a_cell_that_does_not_fit_has_a_reason_and_no_numbers(gpt2):

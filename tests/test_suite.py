@@ -63,6 +63,7 @@ test_sweep.py             measured in this process instead of a child
 test_train.py             clock
 test_train_ends.py        fault: a loss that is NaN, an error, a lock that comes late
 test_variant.py           the command line
+test_whole.py             disk: files that another user keeps for himself
 """
 """Test files that replace a name of the program, and the fault or machine that needs it."""
 PUBLIC = {"_replace", "_asdict", "_fields", "_exit", "_exit_code"}

@@ -91,7 +91,7 @@ def test_every_point_is_a_whole_record_with_its_spread_and_setup(run, planned):
     assert set(points) == {p.name for p in planned["time_step"].points}
     assert set(summary["statuses"].values()) == {"done"}
     for point in points.values():
-        assert set(point) == {"record", *(f.name for f in fields(Measurement))}
+        assert set(point) == {"record", "record_sha256", *(f.name for f in fields(Measurement))}
         numbers = [point[f"{name}_seconds"] for name in ("least", "lower", "median", "most")]
         assert (numbers, point["repeats"]) == ([1, 1.75, 2.5, 10], 4)
         assert point["environment"]["versions"]["torch"] == torch.__version__

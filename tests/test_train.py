@@ -68,13 +68,14 @@ def plain(cell, stream, updates, loss=GPT.loss):
     adamw = optimizer.build(gpt, cell)
     for n in range(1, updates + 1):
         for group in adamw.param_groups:
-            group["lr"] = cell.rates.rate(n, spent=(n - 1) / updates)
+            rate = cell.rates.rate(n, spent=(n - 1) / updates)
+            group["lr"] = rate * group.get("share", 1)
         slab = torch.from_numpy(stream.slab(n, cell.update_tokens).astype("int64"))
         x_BT, y_BT = slab.view(2, -1, cell.context)
         own = loss(gpt, x_BT, y_BT)
         own.backward()
         yield gpt, x_BT, y_BT, own
-        torch.nn.utils.clip_grad_norm_(gpt.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(gpt.parameters(), cell.optimizer.clip_norm)
         adamw.step()
         adamw.zero_grad()
 
@@ -140,6 +141,20 @@ def test_the_losses_are_those_of_a_plain_loop(run, cell, tokens, block_tokens):
     with torch.no_grad():
         final = gpt.loss(tail[:-1].view(8, 16), tail[1:].view(8, 16)).item()
     assert rows_of(rows, "validation")[-1]["val_loss"] == pytest.approx(final, rel=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "rule"), [
+    ("muon", {}), ("adamw", {"width_rule": "mup", "base_width": 2}),
+])  # fmt: skip
+def test_gradients_are_clipped_and_rates_scheduled_as_in_a_plain_loop(
+    run, cell, tokens, kind, rule
+):
+    settings = replace(cell.optimizer, kind=kind, clip_norm=0.1)
+    cell = replace(cell, optimizer=settings, **rule)
+    made, rows = run(cell)
+    losses = [loss.item() for *_, loss in plain(cell, Stream(tokens, "train"), 4)]
+    assert made.updates == 4
+    assert [r["train_loss"] for r in rows_of(rows, "update")] == losses
 
 
 def test_micro_batches_and_recomputing_change_nothing_but_rounding(cell, tokens, tmp_path):

@@ -26,8 +26,9 @@ from lmscaling.model.gpt import GPT
 from lmscaling.records.checks import findings
 from lmscaling.records.ledger import NAME, Entry, append
 from lmscaling.records.run import End, finite, line
-from lmscaling.runtime import lock, planned
-from lmscaling.train.budget import Budget
+from lmscaling.runtime import environment, lock, planned, rank
+from lmscaling.train import checkpoint
+from lmscaling.train.budget import Budget, Clock
 from lmscaling.train.outcome import run_record
 
 __all__ = ["record", "run", "scratch"]
@@ -64,6 +65,15 @@ def test_what_cannot_run_is_refused_and_writes_nothing(run, cell, scratch, recor
         run(cell)
     assert not scratch.exists()
     assert not record.parent.exists()
+
+
+def test_a_job_of_a_workflow_that_a_launcher_has_started_is_none_of_its_ranks(
+    run, cell, monkeypatch
+):
+    for name, value in {"WORLD_SIZE": "8", "LOCAL_RANK": "1", planned.VARIABLE: "plan"}.items():
+        monkeypatch.setenv(name, value)
+    rank.settle()
+    assert run(cell)[0].status == "done"
 
 
 def test_a_record_stays_until_its_run_is_asked_for_again_and_then_moves_aside(
@@ -208,3 +218,39 @@ def test_a_run_keeps_the_source_of_its_attention_and_names_that_of_each_attempt(
     package.write("mine", MINE.replace("-0.5", "-0.4"))
     made, _ = run(own)
     assert made.code == f"{first}+{code.present(own)}"
+    assert made.program == code.program(own)
+    assert (scratch.parents[1] / "code" / f"{made.program}.json").is_file()
+
+
+def test_an_update_in_which_the_machine_stood_still_is_not_paid_by_the_budget(cell):
+    budget, now = Budget(replace(cell, budget="1 hours"), 99, 99), [0.0]
+    budget.clock = Clock(0.0, lambda: now[0])
+    trainer: Any = SimpleNamespace(
+        global_step=0, world_size=1, enable_validation=False, val_check_batch=None
+    )
+    module: Any = SimpleNamespace(rates=None, spent=0.0)
+    for i in range(60):
+        now[0] += {40: 3000.0, 50: 29.0}.get(i, 1.0)  # suspended; slow, but below thirty seconds
+        trainer.global_step += 1
+        budget.on_train_batch_end(trainer, module, {"loss": 1.0})
+    assert (budget.seconds, budget.stalled) == (59 + 29, 2999)
+    again = Budget(budget.cell, 99, 99)
+    again.load_state_dict(budget.state_dict())
+    assert again.stalled == budget.stalled
+
+
+def test_a_record_names_the_environments_of_the_updates_that_survive(
+    run, cell, scratch, monkeypatch
+):
+    plain = environment.complete
+    here = [{"device": "A100"}, {"device": "H100"}, {"device": "H100"}]
+    monkeypatch.setattr(environment, "complete", lambda gpus: plain(gpus) | here.pop(0))
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            run(cell, stop_after=-1.0)
+    for path in checkpoint.paths(scratch):  # all that was trained is lost with it
+        path.unlink()
+    made, _ = run(cell)
+    assert [each["device"] for each in made.environments or []] == ["H100"]
+    assert {"torch", "lightning"} <= {*made.environment["versions"]}
+    assert len(made.environment["source_sha256"]) == 64

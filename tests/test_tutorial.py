@@ -16,8 +16,8 @@ SHOWN = {"AMD EPYC": r"[^,]+?"}
 """What the page shows of one machine."""
 
 VERDICT = re.compile(
-    r"After equal updates, mine "
-    r"(is ahead of softmax|is behind softmax|cannot be told from softmax) at 25k at context 64\."
+    r"After equal steps, mine "
+    r"(is ahead of|is behind|does not differ significantly from) softmax at 25k at context 64\."
 )
 """The heading of the report; which of the three is left to the two seeds."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from lmscaling import claims, figures, registry, report
@@ -72,8 +73,11 @@ class Claims(_Lines):
         folder = drawn("published", Path(self.env.srcdir))
         yield "| claim | what it says | source | published numbers |\n| --- | --- | --- | --- |"
         for one in json.loads((folder / "claims.json").read_text()):
-            texts = (one["title"], one["reference"], one["verdict"])
+            texts = (one["title"], one["reference"], f"{one['verdict']} {one['scope']}")
             yield f"| `{one['name']}` | {' | '.join(map(_cell, texts))} |"
+        yield "\n### What no study tests yet\n"
+        for name, row in claims.UNTESTED.items():
+            yield f"- `{name}`: {row['title']} *{row['reference']}* To test it: {row['test']}"
 
 
 class StudyKeys(_Lines):
@@ -109,6 +113,7 @@ NEEDS = {
     "learning_rates": "Give `axes.lr_scale` several values.",
     "dq_error": "`python benchmarks/gradient_error.py` measures it in the layers of a run.",
     "critical_batch": "Runs of this package log the norms of gradients.",
+    "loss_over_compute": "Train three sizes or more, with `branches:`, as `config/law.yaml` does.",
     "epochs": "Set `epochs:` and train on a small text, as `config/small_corpus.yaml` does.",
 }
 """What a study has to say for a figure that the published numbers cannot fill."""
@@ -184,6 +189,7 @@ def _cell(text: str) -> str:
 def _draw_all(app: Sphinx) -> None:
     """Pages show figures that have to be there when they are read."""
     for name in SOURCES:
+        logging.getLogger(__name__).info("drawing the figures of %s", name)
         drawn(name, Path(app.srcdir))
 
 

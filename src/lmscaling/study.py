@@ -45,7 +45,7 @@ AXES = ("updates", "tokens", "flops", "hours")
 
 LAWS = {
     "surface": "surfaces", "time": "time_laws", "size": "best_sizes", "context": "best_contexts",
-    "rate": "best_rates",
+    "rate": "best_rates", "optimal": "optimal_sizes",
 }  # fmt: skip
 """Laws of ``Study.fit``, and their tables."""
 
@@ -261,7 +261,8 @@ class Study:
 
         Args:
             law: ``surface`` L(N, D), ``time`` L(t), ``size`` (the best size by budget), ``context``
-                (the best training context) or ``rate`` (the best learning rate of a cell).
+                (the best training context), ``rate`` (the best learning rate of a cell) or
+                ``optimal`` (the compute-optimal size of budgets in FLOPs by three approaches).
             attention, size, context: Only rows of this one; context in tokens.
 
         Returns:
@@ -281,6 +282,8 @@ class Study:
             - ``size``: ``budget`` in ``unit``, ``best`` (parameters), its fitted ``loss``, and
               ``G`` and ``p``, the growth ``G t^p`` with the budget, with the status ``law_status``
               of that law, ``law_why`` in words, and ``law_lack``, its ``lack``.
+            - ``optimal``: ``approach`` 1 to 3 of Hoffmann et al. 2022, ``a`` of ``N* ~ C^a``, and
+              ``best`` (parameters) at the largest budget, ``compute`` (FLOPs).
             - ``context``: ``best`` (tokens), its fitted ``loss``, and ``lowest``, the tried one
               with the lowest loss.
             - ``rate``: ``rate`` (peak, per update), of ``tried`` rates, ``scale`` times the study's
@@ -376,20 +379,21 @@ class Study:
         Returns:
             A row for each claim, source, setup and candidate: ``claim``, its name, ``title``,
             ``candidate``, ``source``, ``setup``, ``verdict`` (``holds``, ``fails``, ``not
-            tested``), ``number`` with ``number_low``, ``number_high`` and ``assumed_sd``, whose
-            meaning is ``number_is``, and ``why``.
+            tested``), its ``scope`` (such as ``to 16,384`` tokens, or empty), ``number`` with
+            ``number_low``, ``number_high`` and ``assumed_sd``, whose meaning is ``number_is``, and
+            ``why``.
         """
         from lmscaling import claims
 
-        columns = ["claim", "title", "candidate", "source", "setup", "verdict",
+        columns = ["claim", "title", "candidate", "source", "setup", "verdict", "scope",
                    *names("number"), "assumed_sd", "number_is", "why"]  # fmt: skip
         rows = [
             number("number", one.judgement.number, one.judgement.interval)
             | {
                 "claim": one.claim.name, "title": one.claim.title, "source": one.source,
                 "candidate": one.roles.get("candidate"), "setup": one.setup,
-                "verdict": one.judgement.verdict, "why": one.judgement.why,
-                "number_is": one.claim.number,
+                "verdict": one.judgement.verdict, "scope": one.judgement.scope,
+                "why": one.judgement.why, "number_is": one.claim.number,
             }
             for one in claims.judge_all(self._db)
         ]  # fmt: skip

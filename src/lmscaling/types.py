@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
@@ -49,7 +50,7 @@ Name = Annotated[str, AfterValidator(_check_name)]
 
 Number = BeforeValidator(_check_number)
 """Part of every number's type. The bounds of the types below are wide: they refuse what cannot be
-meant, and leave to the user what is merely unwise. docs/study.md lists them for users."""
+meant, and leave to the user what is merely unwise. config/limits.md lists them for users."""
 
 Positive = Annotated[int, Field(ge=1, le=10**9), Number]
 """A count without a bound of its own: of updates, files, repetitions, sequences."""
@@ -90,6 +91,7 @@ InitStd = Annotated[float, Field(ge=1e-4, le=10), Number]
 Position = Literal["learned", "rope", "none"]
 Documents = Literal["mixed", "masked"]
 Timed = Literal["wall", "processor"]
+WidthRule = Literal["mup"]
 
 T = TypeVar("T")
 Distinct = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]
@@ -103,14 +105,16 @@ OneOrMore = Annotated[
 """The same; a single value needs no brackets."""
 
 
+_adapter = cache(TypeAdapter)
+
+
 def dump(value: Any, exclude_defaults: bool = False) -> dict[str, Any]:
     """The fields of a dataclass as JSON values.
 
     ``exclude_defaults`` leaves out fields with their default value, at every depth.
     """
-    return TypeAdapter(type(value)).dump_python(
-        value, mode="json", exclude_defaults=exclude_defaults
-    )
+    adapter = _adapter(type(value))
+    return adapter.dump_python(value, mode="json", exclude_defaults=exclude_defaults)
 
 
 def less(values: dict[str, Any], *keys: str) -> dict[str, Any]:

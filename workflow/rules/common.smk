@@ -42,6 +42,16 @@ def study():
         values = study_file.overridden(config, OVERRIDES)
     else:
         values = study_file.read_study([STUDY_FILE, *FILES], CHANGES, OVERRIDES)
+    if new_study.needs_counts(values):
+        try:  # planning does without PyTorch otherwise
+            from lmscaling.model import budgets
+        except ImportError as error:
+            raise UserError(
+                f"budget: FLOPs and parameters are counted by PyTorch, and {error.name} is missing; "
+                "install it, or write the budget in updates or tokens"
+            ) from None
+
+        budgets.count(values)
     return values, new_study.plan(values, FOLDER)
 
 

@@ -76,5 +76,5 @@ rule verify:
     params:
         folder=subpath(input.manifest, parent=True),
     shell:
-        "python -m lmscaling verify tokens {params.folder:q} --mark {output:q} --threads {threads}"
+        "python -m lmscaling verify {params.folder:q} --mark {output:q} --threads {threads}"
         " > {log:q} 2>&1"

@@ -286,9 +286,10 @@ def is_inside(row: Row) -> bool:
     return low <= row["measured"] <= high
 
 
-def held_out(rows: Sequence[Row]) -> str:
-    """The sealed forecast of 300k, and how many runs of other sizes it predicted."""
+def held_out(rows: Sequence[Row], sizes: Sequence[Row]) -> str:
+    """The sealed forecast of 300k, and a ruler through 100k and 800k, which the seal had seen."""
     lines = [["attention", "seed", "sealed, 95 %", "measured", "inside"]]
+    worth = [["attention", "measured minus sealed", "minus a ruler", "what the seal was worth"]]
     scored = [row for row in rows if row["state"] == "scored" and row["size"] == "300k"]
     for row in scored:
         low, high = interval_of(row)
@@ -296,19 +297,16 @@ def held_out(rows: Sequence[Row]) -> str:
             row["attention"], str(row["seed"]), f"{row['median']:.3f} ({low:.3f} to {high:.3f})",
             f"{row['measured']:.3f}", "yes" if is_inside(row) else "no",
         ])  # fmt: skip
-    if not scored:
-        return ""
-    own, plain = forecast_scores.log_scores(DataFrame(scored))
-    good = all(line[-1] == "yes" for line in lines[1:]) and own > plain
-    compared = "no plain guess" if math.isnan(plain) else f"that of the plain guess {plain:.2f}"
-    said = f"Log score {own:.2f}, {compared}: {'good' if good else 'not good'}."
-    others = [row for row in rows if row["state"] == "scored" and row["size"] != "300k"]
-    if others:
-        said += (
-            f" The seal predicted {len(others)} runs of other sizes, too; "
-            f"{sum(map(is_inside, others))} in their 95 % intervals."
+    for name in dict.fromkeys(row["attention"] for row in scored):
+        own = {row["size"]: row for row in sizes if row["attention"] == name}
+        x, y = ([own[size][axis] for size in (SMALL, LARGE)] for axis in "xy")
+        ruler = math.exp(np.interp(own["300k"]["x"], x, y))
+        part = DataFrame([row for row in scored if row["attention"] == name]).assign(
+            baseline="a ruler", baseline_median=ruler, near=math.exp(y[1]), far=math.exp(y[0])
         )
-    return f"{table(*lines)}\n\n{said}"
+        away = (f"{(part['measured'] - guess).mean():+.3f}" for guess in (part["median"], ruler))
+        worth.append([name, *away, forecast_scores.worth(part)])
+    return f"{table(*lines)}\n\n{table(*worth)}" if scored else ""
 
 
 def line(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:

@@ -2,7 +2,7 @@
 
     python results/measured/cpu-python/cpu_study.py               # print them
     python results/measured/cpu-python/cpu_study.py results/cpu   # of a study that still runs
-    python results/measured/cpu-python/cpu_study.py --write       # into docs/cpu_study.md
+    python results/measured/cpu-python/cpu_study.py --write       # into answers.md
 
 Every number is from a query of the store. A size is left out until all of its runs have finished:
 intervals over the seeds that happen to be there first would be read as results.
@@ -19,9 +19,8 @@ from lmscaling import Study
 
 FOLDER = Path(__file__).parent
 ENGLISH = FOLDER.with_name("cpu-english")
-ROOT = FOLDER.parents[2]
-PAGE = ROOT / "docs" / "cpu_study.md"
-MARKS = ("<!-- answers: begin -->", "<!-- answers: end -->")
+PAGE = FOLDER / "answers.md"
+"""What docs/cpu_study.md includes."""
 
 FINAL = """
     SELECT attention, size, context, seed, loss FROM final
@@ -60,7 +59,7 @@ PROGRESS = """
     FROM planned WHERE status <> 'skipped' GROUP BY part ORDER BY part
 """
 FORECASTS = """
-    SELECT attention, size, seed, median, sd, degrees, baseline_median, baseline_sd, measured, state
+    SELECT attention, size, seed, median, sd, degrees, measured, state
     FROM forecast_scores WHERE quantity = 'loss' AND median IS NOT NULL
     ORDER BY ALL
 """
@@ -95,6 +94,7 @@ class Finished:
         self.forecasts = [row for row in query(study, FORECASTS) if row["size"] in self.parts]
         self.sizes = [row for row in query(study, LINE) if row["size"] in self.parts]
         self.recall = query(study, RECALL) if "recall" in self.parts else []
+        self.floors = query(study, "SELECT name, loss FROM floor_counts WHERE cells > 0")
         self.attentions = list(dict.fromkeys(row["attention"] for row in final))
 
     def mean(self, attention: str, context: int) -> float:
@@ -128,7 +128,7 @@ def answers(study: Study, english: Study) -> Iterator[tuple[str, str]]:
     if {SMALL, "recall"} <= done:
         yield "6. Recall and the gap", rules.predicts(losses, found.recall)
     if "300k" in done:
-        yield "The sealed forecast of 300k", rules.held_out(found.forecasts)
+        yield "The sealed forecast of 300k", rules.held_out(found.forecasts, found.sizes)
     if {SMALL, "300k", LARGE, "2700k"} <= done:
         yield "The line to 2700k", rules.beyond(found.sizes)
     if SMALL in (other := Finished(english)).parts:
@@ -160,9 +160,7 @@ def main() -> None:
     args = parser.parse_args()
     study, english = (Study(folder, fresh=True) for folder in (args.folder, ENGLISH))
     if args.write:
-        before, rest = PAGE.read_text().split(MARKS[0])
-        after = rest.split(MARKS[1])[1]
-        PAGE.write_text(f"{before}{MARKS[0]}\n\n{page(study, english)}\n\n{MARKS[1]}{after}")
+        PAGE.write_text(page(study, english) + "\n")
     else:
         print(page(study, english))
 

@@ -126,6 +126,13 @@ def draw_over_context(panels: tuple[Axes, Axes], found: cpu_study.Finished, them
             curve(axes, {c: [*losses[name, SMALL, c].values()] for c in contexts}, look)
         _contexts(axes, sorted({context for *_, context in losses}), "Context (bytes)")
         axes.set_title(f"After equal {title}", loc="left", weight="bold")
+    low, high = panels[0].get_ylim()  # of both
+    for floor in found.floors:
+        if low < floor["loss"] < high:
+            for axes in panels:
+                axes.axhline(floor["loss"], color="0.5", linewidth=1, linestyle="--", zorder=0)
+            at = panels[1].get_yaxis_transform()
+            panels[1].text(0.99, floor["loss"] + 0.01, floor["name"], transform=at, ha="right")
     panels[0].set_ylabel("Validation loss (nats per byte)")
     legend(panels[0])
 

@@ -13,7 +13,8 @@ What a variant must have: ``__init__(d_model, n_head, rotate)`` and ``forward``.
   ``out``, the projection into the residual stream starts as large as the other projections, not
   scaled by the depth.
 - Keyword-only parameters with defaults. They are its options: ``axes.attention: [{mine: {rank:
-  8}}]``. A parameter ``context`` gets the context of the cell.
+  8}}]``. A parameter ``context`` gets the context of the cell, and ``n_kv_head`` and ``qk_norm``
+  get what ``block`` has; without such a parameter, blocks that ask for it are refused.
 - ``FAMILY``, a folder in ``kernels/``, and the attribute ``implementation``, the name of the
   one there that is in use. Without ``FAMILY`` the folder has its own name.
 - ``form``, if these compute linear attention as in ``kernels/linear/forms.py``: the feature map and
@@ -142,6 +143,8 @@ def build(
     rotate: Rotate = unrotated,
     *,
     context: int | None = None,
+    n_kv_head: int | None = None,
+    qk_norm: bool = False,
     **options: Any,
 ) -> Any:
     """The attention of one layer of a model, with random weights: a plain ``torch.nn.Module``.
@@ -158,6 +161,8 @@ def build(
             default they are not rotated, and the model has to add positions to its input. Variants
             with gates ignore it.
         context: Longest context of the model, tokens; for the variants of ``takes_context`` only.
+        n_kv_head: Heads of keys and values, a divisor of ``n_head``, which is the default; and
+        qk_norm: whether queries and keys get a norm, for the variants that have the parameter.
         options: Options of the variant, such as ``window=64`` of ``local``; the class of each,
             ``load(name)``, describes them.
 
@@ -199,6 +204,12 @@ def build(
             f"{name} has no context; give the most tokens that its model reads, as in context=1024"
         )
     more = {"context": context} if takes_context(name) else {}
+    for key, value in {"n_kv_head": n_kv_head, "qk_norm": qk_norm}.items():
+        if value and not registry.takes(name, key):
+            raise UserError(f"{name} has no parameter {key}; leave it out")
+        more |= {key: value} if value else {}
+    if n_head % (n_kv_head or n_head):
+        raise UserError(f"n_kv_head is {n_kv_head}; allowed: a divisor of n_head {n_head}")
     attend = variant(d_model, n_head, rotate, **options, **more)
     attend.d_model = d_model  # ``Recomputed`` and ``Counted`` need it
     return attend

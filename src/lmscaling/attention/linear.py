@@ -12,12 +12,14 @@ Source: Katharopoulos et al. 2020 (arXiv:2006.16236), eq. 8 to 12; rotated posit
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lmscaling import kernels
 from lmscaling.attention._documents import Documents
+from lmscaling.attention._heads import Projection
 from lmscaling.kernels import at_least_float32, decode
 from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.feature_maps import find
@@ -25,6 +27,8 @@ from lmscaling.kernels.rotary import Rotate, unrotated
 
 CHUNK = 64
 """Tokens per chunk without a calibration. FLOPs are counted at this size, so it never changes."""
+LOOPS = ("attention", "state")
+"""Forms with a loop over tokens, which a compiler would unroll."""
 
 
 @dataclass
@@ -37,20 +41,27 @@ class State:
 
 
 class Attention(nn.Module):
-    """Averages values with weights ``softplus(q) . softplus(k)`` over this and earlier tokens."""
+    """Averages values with weights ``softplus(q) . softplus(k)`` over this and earlier tokens.
+
+    Args:
+        d_model: Width of the model.
+        n_head: Heads.
+        rotate: Applied to the features of the numerator.
+        qk_norm: See ``_heads.Projection``; the norm precedes the feature map.
+    """
 
     FAMILY = "linear"
     FEATURE_MAP = "softplus"
     TIMED_AS = "chunks"
     WIDEST_ON_GPU = op.WIDEST
 
-    def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
+    def __init__(self, d_model: int, n_head: int, rotate: Rotate, *, qk_norm: bool = False) -> None:
         super().__init__()
         self.d_model, self.n_head, self.rotate = d_model, n_head, rotate
         self.chunk = CHUNK
         self.form = (self.FEATURE_MAP, True) if rotate is unrotated else ("identity", False)
         self.implementation = "chunked"
-        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.qkv = Projection(d_model, n_head, qk_norm=qk_norm)
         self.out = nn.Linear(d_model, d_model)
 
     @property
@@ -61,8 +72,9 @@ class Attention(nn.Module):
     @implementation.setter
     def implementation(self, name: str) -> None:
         # Loaded here and not in every forward pass, because a compiler cannot trace an import.
-        self._implementation, self._attend = name, kernels.load("linear", name)
-        self._takes_chunk = kernels.takes_chunk(self._attend)
+        self._implementation, attend = name, kernels.load("linear", name)
+        self._takes_chunk = kernels.takes_chunk(attend)
+        self._attend: Any = torch.compiler.disable(attend) if name in LOOPS else attend
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
         """Tokens per chunk in plain PyTorch; the GPU kernels have their own table."""

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmscaling.attention._heads import Projection
 from lmscaling.errors import UserError
 from lmscaling.kernels.rotary import Rotate
 
@@ -40,6 +41,7 @@ class Attention(nn.Module):
         n_head: Heads.
         rotate: Applied to queries and keys.
         window: Tokens that a token sees.
+        qk_norm: See ``_heads.Projection``.
 
     Raises:
         UserError: The window is empty.
@@ -50,12 +52,20 @@ class Attention(nn.Module):
         "computes at least twice the products of the window and copies keys and values twice"
     )
 
-    def __init__(self, d_model: int, n_head: int, rotate: Rotate, *, window: int = 128) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        n_head: int,
+        rotate: Rotate,
+        *,
+        window: int = 128,
+        qk_norm: bool = False,
+    ) -> None:
         super().__init__()
         if window < 1:
             raise UserError(f"window of local is {window}; allowed: at least 1, the token itself")
         self.d_model, self.n_head, self.rotate, self.window = d_model, n_head, rotate, window
-        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.qkv = Projection(d_model, n_head, qk_norm=qk_norm)
         self.out = nn.Linear(d_model, d_model)
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:

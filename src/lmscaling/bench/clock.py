@@ -45,6 +45,8 @@ class Timing:
     """Whether launches were replayed from a CUDA graph."""
     peak_memory_bytes: int | None
     """The peak of the calls and of what ``memory`` watched before them."""
+    wall_over_cpu: float | None = None
+    """Of the counted calls on one thread of a CPU."""
 
     def outcome(self, point: Point, dtype: torch.dtype, **more: Any) -> Outcome:
         """A point with these times; ``more`` are columns that only its kind has."""
@@ -59,14 +61,20 @@ class Timing:
             "mean_seconds": statistics.fmean(self.seconds),
             "sd_seconds": statistics.stdev(self.seconds),
             "peak_memory_bytes": self.peak_memory_bytes,
+            "wall_over_cpu": self.wall_over_cpu,
         }
         return Outcome(**values | more)
 
 
 def device_of(sweep: Sweep) -> tuple[torch.device, torch.dtype]:
-    """Where a sweep is measured, and the dtype of its products: bfloat16 on a GPU, else float32."""
+    """Where a sweep is measured, and the dtype of its products: bfloat16 on a GPU, else float32.
+
+    A CPU is measured on one thread: threads that wait for each other take many times as long where
+    another program has a core.
+    """
     if sweep.gpus:
         return torch.device("cuda"), torch.bfloat16
+    torch.set_num_threads(1)
     return torch.device("cpu"), torch.float32
 
 
@@ -90,23 +98,29 @@ def launched(
     budget_seconds: float,
     most: int,
     least: int = LEAST_REPEATS,
+    on_wall: bool = False,
 ) -> Timing:
     """Measure like ``timed``, ``least`` times at least, with a wait for the device before and after
-    each call."""
+    each call. One thread of a CPU is measured in CPU seconds, which other programs change least,
+    unless ``on_wall``."""
+    counts_cpu = memory.device.type == "cpu" and torch.get_num_threads() == 1 and not on_wall
+    clock = time.process_time if counts_cpu else time.perf_counter
     call()
-    second = _waited(call, memory.device)
+    second = _waited(call, memory.device, clock)
     repeats = max(least, _repeats(second, budget_seconds, most))
-    seconds = sorted(_waited(call, memory.device) for _ in range(repeats))
-    return Timing(seconds, 2, False, memory.peak_bytes())
+    begun = time.perf_counter()
+    seconds = sorted(_waited(call, memory.device, clock) for _ in range(repeats))
+    ratio = (time.perf_counter() - begun) / sum(seconds) if counts_cpu else None
+    return Timing(seconds, 2, False, memory.peak_bytes(), ratio)
 
 
-def _waited(call: Callable[[], object], device: torch.device) -> float:
+def _waited(call: Callable[[], object], device: torch.device, clock: Callable[[], float]) -> float:
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     wait()
-    begun = time.perf_counter()
+    begun = clock()
     call()
     wait()
-    return time.perf_counter() - begun
+    return clock() - begun
 
 
 def _repeats(seconds: float, budget_seconds: float, most: int) -> int:

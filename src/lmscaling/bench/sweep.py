@@ -17,9 +17,9 @@ from lmscaling.bench.isolation import Ended, Refused, isolated
 from lmscaling.config.speed import PEERS, Sweep
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
-from lmscaling.files import read_json, write_json, write_text
+from lmscaling.files import read_json, write_record, write_text
 from lmscaling.records.checks import findings
-from lmscaling.records.timing import Measurement, Outcome, Point
+from lmscaling.records.timing import BUSY, Measurement, Outcome, Point
 from lmscaling.runtime import environment, gpus, lock
 from lmscaling.types import dump
 
@@ -101,7 +101,7 @@ def _measure_points(
                 print(f"{sweep.kind}: {sweep.name} without {point.way}: {error}", flush=True)
                 continue
             record = record_of(sweep, point, ended, started, here)
-            write_json(file, record)
+            write_record(file, record)
             print(f"{sweep.kind}: {sweep.name} {line_of(record)}", flush=True)
         records[point.name] = record
         if record["status"] != "done":
@@ -167,6 +167,8 @@ def line_of(row: dict[str, Any]) -> str:
     if row["status"] == "done":
         spread = f"{row['lower_seconds'] * 1e3:.4g} to {row['upper_seconds'] * 1e3:.4g}"
         result = f"{row['median_seconds'] * 1e3:.4g} ms ({spread}, {row['repeats']} repeats)"
+        if (row.get("wall_over_cpu") or 1) >= BUSY:
+            result += "; other programs kept the core busy, so the report does not quote it"
     chunk = f" chunk {row['chunk']}" if row["chunk"] else ""
     passes = f" {row['passes']}" if row["passes"] else ""
     return f"{way}{passes}{chunk} at {row['context']:,} x {row['batch']}: {result}"

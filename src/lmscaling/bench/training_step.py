@@ -18,7 +18,8 @@ from lmscaling.bench.clock import LONG_SECONDS, device_of, launched, timed
 from lmscaling.bench.memory import Memory
 from lmscaling.config.speed import Sweep
 from lmscaling.model import optimizer
-from lmscaling.model.gpt import GPT, Block
+from lmscaling.model.block import Block
+from lmscaling.model.gpt import GPT
 from lmscaling.records.timing import Outcome, Point
 
 

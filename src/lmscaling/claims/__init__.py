@@ -1,6 +1,7 @@
 """Claims of the literature, judged by the results of a study.
 
-Claims about times are rows of ``timed.yaml``. Others are one module each in this folder, with a
+Claims about times are rows of ``timed.yaml``, and those that no study tests yet of
+``untested.yaml``. Others are one module each in this folder, with a
 docstring of three paragraphs (the claim in our own words, its source, the criterion), a ``QUERY``
 over the views of the store, ``NUMBER`` (the meaning of the number in a judgement), a ``THRESHOLD``
 with its reason, ``judge(rows) -> Judgement``, ``ROLES`` if they are not linear and softmax, and if
@@ -31,7 +32,7 @@ from pandas import DataFrame
 
 from lmscaling import formatting, registry
 from lmscaling.claims._judgement import VERDICTS, Claim, Judgement, untested
-from lmscaling.claims._timed import TIMED
+from lmscaling.claims._timed import TIMED, read_rows
 from lmscaling.errors import UserError, choose
 from lmscaling.files import write_json
 from lmscaling.fits.uncertainty import Interval
@@ -69,6 +70,9 @@ ON_CPU = "SELECT DISTINCT setup FROM measurements WHERE dtype = 'float32'"
 
 NAMES = sorted([*TIMED, *registry.sources("claims")])
 """Names of all claims: rows of the table and files of this folder."""
+
+UNTESTED = read_rows("untested.yaml")
+"""``title`` and ``reference`` of claims that no study tests yet, and the ``test`` that would."""
 
 HEAD = ("claim", "candidate", "source", "verdict", "number", "range", "why")
 
@@ -258,7 +262,7 @@ def format_rows(judged: list[Judged]) -> list[tuple[str, ...]]:
         rows.append((
             one.roles.get("candidate", ""),
             f"{one.source}: {one.setup}" if several else one.source,
-            one.judgement.verdict,
+            f"{one.judgement.verdict} {one.judgement.scope}".strip(),
             _short(one.judgement.number),
             _range(one.judgement.interval),
             one.judgement.why,
@@ -278,4 +282,4 @@ def _range(interval: Interval | None) -> str:
     if interval is None:
         return ""
     ends = " to ".join(_short(end) or "open" for end in (interval.low, interval.high))
-    return ends if interval.assumed is None else f"{ends} if seeds differ by {interval.assumed:g}"
+    return ends if interval.assumed is None else f"{ends} if seeds differ by {interval.assumed:.2g}"

@@ -1,16 +1,11 @@
-"""Claims, their judgements, and the statistics that several claims share.
-
-Legend: ``R`` rows of values, ``n`` points.
-"""
+"""Claims, their judgements, and the statistics that several claims share."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from pandas import DataFrame
-from scipy.stats import rankdata
 
 from lmscaling.fits.uncertainty import Interval
 
@@ -32,6 +27,8 @@ class Judgement:
     interval: Interval | None = None
     """95 % interval of the number, the range that it has if seeds differ by ``assumed``, or the
     range of its values; see ``Claim.number``. None where no interval is known to hold it."""
+    scope: str = ""
+    """How far the verdict goes, such as ``to 16,384`` tokens, where a claim goes farther."""
     rests_on: tuple[str, ...] = ()
     """Compared cells or points."""
     why: str
@@ -115,11 +112,3 @@ def places(rows: DataFrame) -> str:
         for size, part in rows.groupby("size", sort=False)
     ]
     return "; ".join(parts)
-
-
-def rank_correlation(x_n: ArrayLike, y_Rn: ArrayLike) -> NDArray:
-    """Spearman's correlation, ``[R]``: 1 if a row of ``y`` increases with ``x``, 0 if constant."""
-    x, y = rankdata(x_n), rankdata(np.atleast_2d(y_Rn), axis=1)
-    x, y = x - x.mean(), y - y.mean(axis=1, keepdims=True)
-    length = np.sqrt((x @ x) * (y * y).sum(axis=1))
-    return np.divide(y @ x, length, out=np.zeros(len(y)), where=length > 0)

@@ -26,13 +26,18 @@ SETTLED = 0.32
 
 
 def _decided(
-    verdict: bool | str, number: float, values: Iterable[float], rows: DataFrame, why: str
+    verdict: bool | str,
+    number: float,
+    values: Iterable[float],
+    rows: DataFrame,
+    why: str,
+    scope: str = "",
 ) -> Judgement:
     """A judgement whose range is that of the values."""
     if not isinstance(verdict, str):
         verdict = "holds" if verdict else "fails"
     return Judgement(verdict=verdict, number=float(number), interval=spread(values),
-                     rests_on=points(rows), why=why)  # fmt: skip
+                     rests_on=points(rows), why=why, scope=scope)  # fmt: skip
 
 
 def orders(rows: DataFrame, threshold: float, claimed: int) -> Judgement:
@@ -88,10 +93,10 @@ def never_slower(rows: DataFrame, threshold: float) -> Judgement:
     return _decided(slower.empty, worst.ratio, rows.ratio, rows, why)
 
 
-def much_slower(rows: DataFrame, threshold: float) -> Judgement:
-    """All ratios of times are at least the threshold."""
+def much_longer(rows: DataFrame, threshold: float, said: str) -> Judgement:
+    """All ratios are at least the threshold; ``said`` is what is as many times as long."""
     close = rows.loc[rows.ratio < threshold]
-    why = f"Takes {rows.ratio.min():.1f} to {rows.ratio.max():.1f} times as long"
+    why = f"{said} {rows.ratio.min():.1f} to {rows.ratio.max():.1f} times as long"
     why += f"; less than {threshold:g} at {places(close)}." if len(close) else "."
     return _decided(close.empty, rows.ratio.min(), rows.ratio, rows, why)
 
@@ -168,23 +173,15 @@ def exceeds(rows: DataFrame, threshold: float) -> Judgement:
     judged = longest[longest.context >= MODERATE]
     if judged.empty:
         return untested(f"All three were timed only up to {longest.context.max():,} tokens.")
-
-    def first_context(rows: DataFrame) -> str:
-        below = rows.context[rows.ratio <= threshold]
-        after = rows.context[rows.context > below.max()] if len(below) else rows.context
-        if after.empty:
-            return "not larger at the longest context"
-        return f"larger from {after.min():,} on"
-
     parts = [
-        f"{row['size']} at {row['context']:,} tokens: {row['chunked_gain']:.2f} compared with "
-        f"{row['flash_gain']:.2f} times, {first_context(rows.loc[rows['size'] == row['size']])}"
+        f"{row['size']} {row['chunked_gain']:.2f} compared with {row['flash_gain']:.2f} times at "
+        f"{row['context']:,} tokens"
         for row in judged.to_dict("records")
     ]
     return _decided(
         judged.ratio.min() > threshold, judged.ratio.min(), judged.ratio, rows,
         f"Speed-ups of {'; '.join(parts)}. Softmax without FlashAttention was not timed at "
-        "longer contexts.",
+        "longer contexts.", f"to {judged.context.max():,}",
     )  # fmt: skip
 
 

@@ -31,6 +31,9 @@ def _claim(name: str, row: dict[str, Any]) -> Claim:
     return Claim(name=name, judge=judge, **row)
 
 
-ROWS = yaml.safe_load(files("lmscaling.claims").joinpath("timed.yaml").read_text())
+def read_rows(name: str) -> dict[str, dict[str, Any]]:
+    """The rows of a table of claims by their names."""
+    return yaml.safe_load(files("lmscaling.claims").joinpath(name).read_text())
 
-TIMED = {name: _claim(name, USUAL | row) for name, row in ROWS.items()}
+
+TIMED = {name: _claim(name, USUAL | row) for name, row in read_rows("timed.yaml").items()}

@@ -15,7 +15,7 @@ from pandas import DataFrame
 from lmscaling.claims import _contrasts
 from lmscaling.claims._judgement import Judgement, untested
 
-NUMBER = "growth of the gap per doubling of the context, nats, mean over sizes, with its interval"
+NUMBER = "growth of the gap per doubling, nats, mean over sizes; range: its interval, and the sizes"
 
 QUERY = _contrasts.CURVES
 

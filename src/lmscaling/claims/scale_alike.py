@@ -13,7 +13,7 @@ import numpy as np
 from pandas import DataFrame
 
 from lmscaling.claims import _contrasts
-from lmscaling.claims._judgement import Judgement, inside, points, untested
+from lmscaling.claims._judgement import Judgement, points, untested
 
 NUMBER = "difference of slopes farthest from 0, linear minus softmax, without an interval"
 
@@ -46,14 +46,10 @@ def judge(rows: DataFrame) -> Judgement:
     if not found:
         return untested("No context has final losses of both attentions at two sizes.")
     verdict, noise = _contrasts.within(found.values(), -THRESHOLD, THRESHOLD)
-    far = [one for one in found.values() if inside(one.interval, -THRESHOLD, THRESHOLD) == "fails"]
-    close = [one for one in found.values() if abs(one.value) <= THRESHOLD]
-    apart = ", ".join(f"{one.value:+.3f} at {one.label}" for one in far)
-    near = ", ".join(one.label for one in close)
-    parts = [f"differ by {apart}"] if far else []
-    parts += [f"agree within {THRESHOLD:g} at {near}"] if close else []
+    said = ", ".join(f"{one.value:+.3f} at {context}" for context, one in found.items())
     used = rows.loc[rows.context.isin(list(slopes))]
     return Judgement(
         verdict=verdict, number=max((one.value for one in found.values()), key=abs),
-        rests_on=points(used), why=f"Slopes {'; they '.join(parts)} tokens; {noise}.",
+        rests_on=points(used),
+        why=f"Slopes differ by {said} tokens (threshold {THRESHOLD:g}); {noise}.",
     )  # fmt: skip

@@ -13,7 +13,7 @@ from pandas import DataFrame
 from lmscaling.claims import _contrasts
 from lmscaling.claims._judgement import Judgement, series, untested
 
-NUMBER = "growth of the loss per doubling, nats, mean over sizes and attentions, with its interval"
+NUMBER = "growth of the loss per doubling, nats, mean; range: its interval, sizes and attentions"
 
 QUERY = _contrasts.CURVES
 

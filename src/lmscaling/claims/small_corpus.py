@@ -15,7 +15,7 @@ from pandas import DataFrame
 from lmscaling.claims import _contrasts
 from lmscaling.claims._judgement import Judgement, untested
 
-NUMBER = "gap, nats, mean over sizes and contexts, with its interval"
+NUMBER = "gap, nats, mean; range: its interval, sizes and contexts"
 
 ROLES = {"candidate": "elu", "baseline": "softmax"}
 

@@ -11,8 +11,9 @@ is computed from their counts.
 
 import numpy as np
 from pandas import DataFrame
+from scipy.stats import rankdata
 
-from lmscaling.claims._judgement import Judgement, overall, points, rank_correlation, untested
+from lmscaling.claims._judgement import Judgement, overall, points, untested
 from lmscaling.fits.noise import holm
 from lmscaling.fits.uncertainty import LEVEL
 
@@ -74,9 +75,11 @@ def judge(rows: DataFrame) -> Judgement:
 
 
 def _correlation(part: DataFrame) -> tuple[float, float]:
-    """Rank correlation of context and rate, and its two-sided p-value over orders of the rates."""
-    rate = part.rate.to_numpy(float)
-    orders = np.random.default_rng(0).permuted(np.tile(rate, (ORDERS, 1)), axis=1)
-    rho = float(rank_correlation(part.context, rate)[0])
-    as_large = np.abs(rank_correlation(part.context, orders)) >= abs(rho) - 1e-9
-    return rho, float((1 + as_large.sum()) / (1 + ORDERS))
+    """Rank correlation of context and rate, 0 if one is constant, and its two-sided p-value over
+    orders of the rates."""
+    x, y = rankdata(part.context), rankdata(part.rate)
+    if not np.ptp(y):
+        return 0.0, 1.0
+    orders = np.random.default_rng(0).permuted(np.tile(y, (ORDERS, 1)), axis=1)
+    as_large = np.abs(orders @ (x - x.mean())) >= abs(y @ (x - x.mean())) - 1e-9
+    return float(np.corrcoef(x, y)[0, 1]), float((1 + as_large.sum()) / (1 + ORDERS))

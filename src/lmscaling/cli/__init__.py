@@ -8,6 +8,7 @@ import errno
 import os
 import platform
 import sys
+import textwrap
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -16,17 +17,23 @@ from typing import Any, NoReturn
 from lmscaling import __version__
 from lmscaling.cli.verb import FAMILIES, VERBS
 from lmscaling.errors import UserError, choose
+from lmscaling.runtime import rank
 
 GROUPS = ("start", "studies", "results", "runs", "devices", "text")
 """Modules of this package, in the order in which the help lists their verbs."""
 
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG,
            errno.EEXIST, errno.ENOTDIR)  # fmt: skip
-"""Faults of the system that whoever has typed a verb can mend."""
+"""Faults of the system that whoever has typed a verb can correct."""
+
+
+RUNS = "a study runs by snakemake --configfile config/<study>.yaml"
+"""What people look for who type a verb of the workflow, or one that does not exist."""
 
 
 def main() -> None:
     """Run the verb that the arguments name; exit code 1 after an error of the user."""
+    rank.settle()
     try:
         if message := _run(sys.argv[1:]):
             print(message, flush=True)
@@ -69,16 +76,20 @@ def _check_name(words: list[str]) -> None:
     """Refuse a word that begins no verb, and a second word that does not belong to the first."""
     n = 2 if words[0] in FAMILIES else 1
     typed = " ".join(word for word in words[:n] if not word.startswith("-"))
-    names = sorted(v.name for v in VERBS if n == 1 or v.name.startswith(words[0]))
-    if typed and not any(f"{name} ".startswith(f"{typed} ") for name in names):
-        raise UserError(f"{typed!r} is no verb; {choose(typed, names)}; type lmscaling --help")
+    verbs = [v for v in VERBS if n == 1 or v.name.startswith(words[0])]
+    if typed and not any(f"{v.name} ".startswith(f"{typed} ") for v in verbs):
+        names = sorted(v.name for v in verbs if not v.by_workflow)
+        raise UserError(
+            f"{typed!r} is not a command; {choose(typed, names)}; {RUNS}; type lmscaling --help"
+        )
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence that ends with what to type."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; type {self.prog} --help\n")
+        remedy = [*filter(None, [self.epilog]), f"type {self.prog} --help"]
+        self.exit(2, f"error: {'; '.join([message, *remedy])}\n")
 
 
 def _parser() -> _Parser:
@@ -95,16 +106,18 @@ def _parser() -> _Parser:
 
         told = 'print a script that completes words: eval "$(lmscaling --print-completion bash)"'
         shtab.add_argument_to(parser, "--print-completion", help=told)
-    order = "first what you type, then what the workflow types"
-    verbs = parser.add_subparsers(required=True, metavar="VERB", title="verbs", description=order)
+    hidden = ", ".join(verb.name for verb in VERBS if verb.by_workflow)
+    told = textwrap.fill(f"{RUNS}; it calls these, each with its own --help: {hidden}", 96)
+    verbs = parser.add_subparsers(required=True, metavar="VERB", title="verbs", description=told)
     families: dict[str, Any] = {}
-    for verb in sorted(VERBS, key=lambda verb: verb.by_workflow):
+    for verb in VERBS:
         first, _, second = verb.name.partition(" ")
         if second and first not in families:
             family = verbs.add_parser(first, help=FAMILIES[first], description=FAMILIES[first])
             families[first] = family.add_subparsers(required=True, metavar="WHAT")
         siblings = families[first] if second else verbs
-        own = siblings.add_parser(second or first, help=verb.summary, description=verb.summary)
+        texts: dict[str, Any] = {"epilog": RUNS} if verb.by_workflow else {"help": verb.summary}
+        own = siblings.add_parser(second or first, description=verb.summary, **texts)
         own.set_defaults(verb=verb)
         for add in verb.arguments:
             add(own)

@@ -1,6 +1,7 @@
 """Verbs from records to figures, claims and a report."""
 
 from argparse import Namespace
+from pathlib import Path
 
 from lmscaling.cli.verb import argument, path, verb
 
@@ -8,12 +9,19 @@ STUDY = path("study", "results/<study>")
 STUDY_OR_PUBLISHED = path("study", "results/<study>, or results/published")
 
 
+def _built(study: Path) -> dict[str, int]:
+    """Build the store of a study, with the floors of the texts that are here."""
+    from lmscaling.evaluate import floors
+    from lmscaling.store import build
+
+    floors.write(study)
+    return build.build(study)
+
+
 @verb(STUDY, by_workflow=True)
 def build_store(args: Namespace) -> str:
     """Build the database of a study from its records and logs."""
-    from lmscaling.store import build
-
-    counts = build.build(args.study)
+    counts = _built(args.study)
     return f"store: {', '.join(f'{n:,} {name}' for name, n in counts.items())}"
 
 
@@ -40,9 +48,8 @@ def report(args: Namespace) -> str:
 def claims(args: Namespace) -> str:
     """Judge the claims of the literature by the existing records and logs."""
     from lmscaling import claims
-    from lmscaling.store import build
 
-    build.build(args.study)
+    _built(args.study)
     verdicts = claims.write(args.study)
     summary = f"claims: {args.study / 'claims.json'}; {claims.summary(verdicts)}"
     return f"{claims.text(verdicts)}\n{summary}"
@@ -52,9 +59,9 @@ def claims(args: Namespace) -> str:
 def figures(args: Namespace) -> str:
     """Build store, figures, claims and report from the existing records and logs."""
     from lmscaling import claims, figures, report
-    from lmscaling.store import build, published
+    from lmscaling.store import published
 
-    build.build(args.study)
+    _built(args.study)
     blank = not published.is_folder(args.study)
     for made in figures.save_all(args.study / "store", args.study / "figures", blank):
         print(f"figure: {made}", flush=True)

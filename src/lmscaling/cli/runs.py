@@ -82,8 +82,8 @@ def train(args: Namespace) -> str:
         said.append(f"train: {run.name} {run.status} after {spent}{loss}")
     if failed:
         raise UserError(
-            f"{len(failed)} of {len(args.cells)} runs failed: {', '.join(failed)}; mend the cause "
-            "said above, then run snakemake again"
+            f"{len(failed)} of {len(args.cells)} runs failed: {', '.join(failed)}; correct the "
+            "cause said above, then run snakemake again"
         )
     planned.copy(records, args.out)
     return "\n".join(said)
@@ -136,9 +136,9 @@ def draw_images(args: Namespace) -> str:
     return f"draw-images: {drawing.draw_images(args.run, args.manifest, args.out)}"
 
 
-@verb(FINISHED, path("folder", "gets model.safetensors and config.json"))
+@verb(FINISHED, path("folder", "gets the weights and config.json"))
 def export(args: Namespace) -> str:
-    """Write a finished run in the format of Hugging Face's GPT-2."""
+    """Write a finished run as a folder for ``transformers``."""
     from lmscaling.model import huggingface
 
     huggingface.export(args.run, args.folder)

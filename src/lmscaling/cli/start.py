@@ -64,20 +64,10 @@ def _check(name: str, study: Path) -> None:
 @verb()
 def demo(args: Namespace) -> str:
     """Train tiny models on this CPU and draw every figure, in results/demo/."""
-    workflow = ["snakemake", "--snakefile", registry.PROJECT / "workflow/Snakefile"]
-    workflow += ["--workflow-profile", registry.PROJECT / "profiles/default"]
-    workflow += ["--configfile", registry.PROJECT / "config/demo.yaml", "--cores", "all"]
-    _run_demo(workflow)
-    return f"report: {Path('results/demo/report.html').absolute()}"
-
-
-def _run_demo(module: list[str | Path]) -> None:
-    """Run a module of this Python with arguments.
-
-    Raises:
-        UserError: It has failed.
-    """
-    process = subprocess.Popen([sys.executable, "-m", *module])
+    words = ["-m", "snakemake", "--snakefile", registry.PROJECT / "workflow/Snakefile"]
+    words += ["--workflow-profile", registry.PROJECT / "profiles/default"]
+    words += ["--configfile", registry.PROJECT / "config/demo.yaml", "--cores", "all"]
+    process = subprocess.Popen([sys.executable, *words])
     # Snakemake gets Ctrl-C from the terminal and ends by itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
@@ -86,3 +76,4 @@ def _run_demo(module: list[str | Path]) -> None:
             "the demo failed; the logs of its jobs are in results/demo/logs/; to go on, type "
             "lmscaling demo again"
         )
+    return f"report: {Path('results/demo/report.html').absolute()}"

@@ -59,10 +59,12 @@ def _planned(args: Namespace) -> "tuple[Grid, Path, dict[str, Shape], Plan]":
     """Cells, ``results/<study>``, model sizes and costs of the study that is named."""
     from lmscaling.config import grid, new_study
     from lmscaling.data import document_positions, shards
-    from lmscaling.model import gpt
+    from lmscaling.model import budgets, sizing
     from lmscaling.plan import study_plan
 
     values, is_record = _values(args), args.study == [Path("-")]
+    if not is_record and new_study.needs_counts(values):
+        budgets.count(values)
     cells = grid.expand(values) if is_record else new_study.plan(values, str(args.results))
     results = args.results / cells.study.study
     masked: dict[int, dict[int, float]] = {}  # lengths of documents by context
@@ -74,7 +76,7 @@ def _planned(args: Namespace) -> "tuple[Grid, Path, dict[str, Shape], Plan]":
         masked = {n: lengths(counts, n) for n in cells.study.axes.context}
     # Cells of one calibration have one model, and building a model takes longer than planning it.
     models = {cell.calibration: cell for cell in cells.cells.values()}
-    made = {name: gpt.shape(cell, masked.get(cell.context)) for name, cell in models.items()}
+    made = {name: sizing.shape(cell, masked.get(cell.context)) for name, cell in models.items()}
     shapes = {run: made[cell.calibration] for run, cell in cells.cells.items()}
     estimate = study_plan.make(cells, shapes, args.device, results)
     return cells, results, shapes, estimate
@@ -98,6 +100,7 @@ def plan(args: Namespace) -> str:
     SET,
     DEVICE,
     RESULTS,
+    path("--stated", "CSV of losses in place of predicted ones: columns name, median and others"),
     argument("--seal", "write the predictions where they stay", action="store_true"),
     argument("--verify", "compare sealed predictions with their hashes", action="store_true"),
 )
@@ -112,6 +115,8 @@ def forecast(args: Namespace) -> str:
     found = sealing.predict(results, grid, costs, shapes)
     if not found:
         return f"every cell of {results} has begun, so there is nothing to predict"
+    if args.stated:
+        found = sealing.stated(args.stated, found)
     told = sealing.table(found)
     if not args.seal:
         return told

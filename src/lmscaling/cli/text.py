@@ -87,19 +87,53 @@ def manifest(args: Namespace) -> str:
 
 @verb(
     path("folder", "results/<study>, or results/<study>/tokens/<text>"),
+    argument("--tokens", "of a study read every token, too", action="store_true"),
     path("--mark", "file that lists what was right before; it is updated"),
     argument("--threads", "shards that are read at the same time", type=int, default=2),
 )
-def verify_tokens(args: Namespace) -> str:
-    """Read every shard of a text once: checksum, tokens and documents."""
+def verify(args: Namespace) -> str:
+    """Read again what was written, and compare it with what is recorded."""
     from lmscaling.data import verify
 
     folders = [args.folder, *sorted(args.folder.glob("tokens/*"))]
     manifests = [path for path in (f / "manifest.json" for f in folders) if path.is_file()]
-    if not manifests:
+    is_study = (args.folder / "study.json").is_file()
+    if not manifests and not is_study:
         raise UserError(
-            f"{args.folder} has no manifest.json and no tokens/*/manifest.json; name "
+            f"{args.folder} has no study.json, manifest.json or tokens/*/manifest.json; name "
             "results/<study> or the folder of a text, once snakemake has tokenized it"
         )
-    found = [verify.verify(path, args.mark, args.threads) for path in manifests]
-    return "\n".join(f"verify: {sentence}" for sentence in found)
+    said = [_verified(args.folder, manifests)] if is_study else []
+    if args.tokens or not is_study:
+        said += [verify.verify(path, args.mark, args.threads) for path in manifests]
+    return "\n".join(f"verify: {sentence}" for sentence in said)
+
+
+def _verified(study: Path, manifests: list[Path]) -> str:
+    """What is whole in a study, in words; of shards their sizes, sidecars and order.
+
+    Raises:
+        UserError: Something is not; standard error says what.
+    """
+    from lmscaling.data import shards
+    from lmscaling.store import whole
+
+    wrong = list(whole.problems(study))
+    places = [(manifest, split) for manifest in manifests for split in ("train", "validation")]
+    for manifest, split in places:
+        try:
+            for i, shard in enumerate(shards.read_manifest(manifest, split)):
+                sidecar = (manifest.parent / shard.file).with_suffix(".json")
+                if shards.read_sidecar(sidecar, split, i)["sha256"] != shard.sha256:
+                    wrong.append(f"{sidecar} is of other tokens than {manifest} lists")
+        except UserError as error:
+            wrong.append(str(error))
+    for problem in wrong:
+        print(f"verify: {problem}", file=sys.stderr)
+    if wrong:
+        raise UserError(
+            f"{len(wrong)} things in {study} are damaged or belong elsewhere, as said above; "
+            f"correct each as its line says, then type lmscaling verify {study} again"
+        )
+    runs = len(list(study.glob("runs/*/run.json")))
+    return f"{study}: {runs} records and all that belongs to them are whole"

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 FAMILIES = {
     "check": "Compare the results of this device with exact results.",
-    "verify": "Read again what was written, and compare it with what is recorded.",
 }
 """First words of verbs of two words."""
 

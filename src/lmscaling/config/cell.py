@@ -6,9 +6,9 @@
 import json
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.attention_row import Layer
@@ -35,6 +35,7 @@ from lmscaling.types import (
     Tokens,
     Vocabulary,
     Width,
+    WidthRule,
     digest,
     dump,
     less,
@@ -88,9 +89,37 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Optimizer:
-    """AdamW, and the linear warm-up of its learning rate."""
+class Parts:
+    """What the blocks and the head of a model are made of; GPT-2's by default."""
 
+    norm: Literal["layer", "rms"] = "layer"
+    """``rms`` divides by the root mean square: no mean, no bias (Zhang and Sennrich 2019,
+    arXiv:1910.07467)."""
+    mlp: Literal["gelu", "swiglu"] = "gelu"
+    """``swiglu`` has three matrices (Shazeer 2020, arXiv:2002.05202), 8/3 times as wide as the
+    model and not 4 times, so that it has as many parameters."""
+    bias: Flag = True
+    """Whether linear layers and layer norms have biases."""
+    qk_norm: Flag = False
+    """Whether queries and keys get a root mean square norm over each head, before they are rotated,
+    as in Qwen3 (arXiv:2505.09388)."""
+    n_kv_head: Heads | None = None
+    """Heads of keys and values, each shared by a group of heads (Ainslie et al. 2023,
+    arXiv:2305.13245); null for ``n_head``."""
+    softcap: Annotated[float, Field(ge=1e-3, le=1e6), Number] | None = None
+    """``c`` in ``c tanh(x / c)`` of the final logits; null for none. Gemma 2 (arXiv:2408.00118) has
+    30."""
+    tied_head: Flag = True
+    """Whether the head is the table of token embeddings."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Optimizer:
+    """AdamW or Muon, and the linear warm-up of its learning rate."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    """``muon`` is PyTorch's (Jordan 2024) for the matrices of blocks, with AdamW for all else; its
+    updates are as large as AdamW's, so rates can be equal (Liu et al. 2025, arXiv:2502.16982)."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     """Decay rates of the first and second moment."""
     eps: Annotated[float, Field(ge=1e-20, le=1), Number] = 1e-8
@@ -147,6 +176,12 @@ class Cell:
     model: Model
     position: Position = "learned"
     """See ``Study.position``."""
+    block: Parts = Parts()
+    """See ``Study.block``."""
+    width_rule: WidthRule | None = None
+    """See ``Study.width_rule``."""
+    base_width: Width | None = None
+    """See ``Study.base_width``; None without a rule."""
     documents: Documents = "mixed"
     """See ``Study.documents``. A document begins with the last token of the vocabulary, or with its
     sequence."""
@@ -162,7 +197,10 @@ class Cell:
     update_tokens: Context
     """Tokens per optimizer update, over all devices."""
     budget: Budget
-    """See ``Study.budget``."""
+    """See ``Study.budget``; one that depends on the model is in updates here."""
+    rung: Budget | None = None
+    """The budget as the study says it, of a cell of an axis of budgets or if it is one that depends
+    on the model."""
     gpus: GPUs
     """Number of GPUs, all on one node; 0 for the CPU."""
     clock: Timed = "wall"
@@ -176,6 +214,17 @@ class Cell:
     """Shares of the budget for whose branches a trunk keeps a checkpoint. They do not change the
     run, so its name does not depend on them."""
 
+    @model_serializer(mode="wrap")
+    def _dumped(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a block that is GPT-2's, a rule of widths or a budget that there is not, and
+        AdamW: files of cells with them stay as they are."""
+        absent = [x for x in ("width_rule", "base_width", "rung") if getattr(self, x) is None]
+        absent += ["block"] if self.block == Parts() else []
+        values = less(dumped(self), *absent)
+        if "optimizer" in values and self.optimizer.kind == "adamw":
+            values["optimizer"] = less(values["optimizer"], "kind")
+        return values
+
     @property
     def mixers(self) -> tuple[Layer, ...]:
         """Attentions of the first layers; the following layers repeat them in this order."""
@@ -185,6 +234,11 @@ class Cell:
     def variants(self) -> list[str]:
         """File stems of its attentions, each once."""
         return list(dict.fromkeys(layer.attention for layer in self.mixers))
+
+    @property
+    def multiple(self) -> float:
+        """Its width in base widths; 1 without a rule of widths."""
+        return self.model.d_model / (self.base_width or self.model.d_model)
 
     @property
     def is_masked(self) -> bool:
@@ -197,7 +251,10 @@ class Cell:
         scale = f"-lr{self.lr_scale:g}" if self.lr_scale != 1 else ""
         branch = f"-b{self.branch:g}" if self.branch else ""
         task = f"{self.task}-" if self.task else ""
-        return f"{task}{self.attention}-{self.size}-ctx{self.context}-s{self.seed}{scale}{branch}"
+        amount, _, unit = (self.rung or "").partition(" ")
+        rung = f"-{amount}{unit.replace(' ', '-')}" if self.rung else ""
+        point = f"{self.attention}-{self.size}-ctx{self.context}-s{self.seed}"
+        return f"{task}{point}{scale}{rung}{branch}"
 
     @cached_property
     def run(self) -> str:
@@ -224,7 +281,19 @@ class Cell:
         # A value that few cells have renames no other calibration, nor those of shipped records.
         keys += tuple(key for key in ("layers", "match") if values[key])
         keys += ("documents",) if self.is_masked else ()
+        keys += ("block",) if "block" in values else ()
+        if self.optimizer.kind != "adamw":
+            values["kind"] = self.optimizer.kind
+            keys += ("kind",)
         return f"{name}-{digest({key: values[key] for key in keys})}"
+
+    @property
+    def computation(self) -> str:
+        """Hash of the values that FLOPs and parameters of the model depend on."""
+        keys = ("match", "model", "block", "position", "documents", "context")
+        values = dump(self, exclude_defaults=True)
+        own = {key: values[key] for key in keys if key in values}
+        return digest(own | {"mixers": dump(replace(self, layers=self.mixers))["layers"]})
 
     @property
     def check(self) -> str:

@@ -58,6 +58,7 @@ def of_study(study: Study) -> Iterator[Rule]:
         problem = f"{name!r} has no file in attention/; {choose(name, files)}"
         yield ("protocol", name), name in files, problem
     yield from _of_rates(study)
+    yield from _of_widths(study)
     yield from _of_texts(study)
     yield (
         "schedule",
@@ -111,6 +112,35 @@ def _of_rates(study: Study) -> Iterator[Rule]:
             )
 
 
+def _of_widths(study: Study) -> Iterator[Rule]:
+    """A rule of widths has a base, AdamW, and sizes that differ in width by their heads."""
+    if study.width_rule is None:
+        return
+    sizes = {name: study.sizes[name] for name in study.axes.size}
+    yield (
+        "width_rule",
+        study.base_width,
+        f"{study.width_rule} needs the width that learning rates are for; write base_width: "
+        f"{min(size.d_model for size in sizes.values())}",
+    )
+    yield (
+        "width_rule",
+        study.optimizer.kind == "adamw",
+        f"{study.width_rule} has learning rates for AdamW, not for {study.optimizer.kind}; write "
+        "width_rule: null or optimizer: {kind: adamw}",
+    )
+    width = min(size.d_model // size.n_head for size in sizes.values())
+    for name, size in sizes.items():
+        d_model = _multiple(size.d_model, width)
+        yield (
+            ("sizes", name),
+            size.d_model == size.n_head * width,
+            f"has heads of {size.d_model // size.n_head} channels, those of another size have "
+            f"{width}, and width_rule: {study.width_rule} needs heads of one width; write n_head: "
+            f"{d_model // width} and d_model: {d_model}",
+        )
+
+
 def _of_texts(study: Study) -> Iterator[Rule]:
     """Sequences keep their tokens, and no text is evaluated that is none."""
     is_text = {name: not isinstance(row, Sequences) for name, row in study.datasets.items()}
@@ -161,8 +191,28 @@ def _multiple(n: int, of: int) -> int:
     return max(1, round(n / of)) * of
 
 
+def of_block(cell: Cell, attentions: Iterable[str]) -> Iterator[Rule]:
+    """Attentions can be computed with the heads of a block."""
+    n_head, shared = cell.model.n_head, cell.block.n_kv_head or 1
+    yield (
+        ("block", "n_kv_head"),
+        n_head % shared == 0,
+        f"{shared} does not divide the {n_head} heads of size {cell.size}; nearest is "
+        f"{min(_divisors(n_head), key=lambda d: abs(d - shared))}",
+    )
+    for key, off in (("n_kv_head", "null"), ("qk_norm", "false")):
+        for name in attentions:
+            yield (
+                ("block", key),
+                not getattr(cell.block, key) or registry.takes(name, key),
+                f"is a value that attention {name} has no parameter for; write {key}: {off}, or "
+                "leave the attention out",
+            )
+
+
 def of_cell(study: Study, cell: Cell) -> Iterator[Rule]:
     """A context divides the update and the validation set and occupies every device."""
+    yield from of_block(cell, cell.variants)
     every, update, context = cell.validation.every_tokens, cell.update_tokens, cell.context
     of_context = ("axes", "context", study.axes.context.index(context))
     yield (

@@ -1,14 +1,14 @@
 """The code of a cell's attention: its files, their fingerprint and whether a run was trained by it.
 
-An edit of an attention or of a kernel changes results, not the cell, so it neither renames a run
-nor trains it again. Records keep a fingerprint instead, and a copy of the source.
+An edit of an attention, a kernel or the model changes results, not the cell, so it neither renames
+a run nor trains it again. Records keep fingerprints instead, and a copy of the source.
 """
 
 import ast
 import hashlib
 import io
 import tokenize
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -25,11 +25,16 @@ DIGITS = 12
 """Hexadecimal digits of a fingerprint."""
 
 
+Sources = Callable[[Iterable[str]], list[Path]]
+
+
 @cache
-def _fingerprint(names: tuple[str, ...], gpus: int) -> str:
+def _fingerprint(
+    names: tuple[str, ...], gpus: int, sources: Sources = registry.attention_sources
+) -> str:
     if set(names) - set(registry.attentions()):
         return ""
-    files = registry.attention_sources(names)
+    files = sources(names)
     return fingerprint(files, packages(files, gpus))
 
 
@@ -53,13 +58,20 @@ def present(cell: Cell) -> str:
     return _fingerprint(tuple(cell.variants), cell.gpus)
 
 
+def program(cell: Cell) -> str:
+    """The fingerprint of the present source of the model, of the training module and of what they
+    and the attention of a cell import; empty if the attention has no file."""
+    return _fingerprint(tuple(cell.variants), 0, registry.program_sources)
+
+
 def is_stale(cell: Cell, record: Mapping[str, Any]) -> bool:
     """Whether a run was trained by other code than the present.
 
-    A damaged record has no fingerprint, and nothing is said of it.
+    A damaged record has no fingerprint, and nothing is said of it. One of before 28 November 2026
+    has that of its attention only, by which alone it is judged.
     """
-    then = record.get("code")
-    return bool(then and (now := present(cell)) and then != now)
+    pairs = (record.get("code"), present(cell)), (record.get("program"), program(cell))
+    return any(then and now and then != now for then, now in pairs)
 
 
 def stale_line(study: str, n: int) -> list[str]:

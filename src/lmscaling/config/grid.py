@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
-from lmscaling.config import checks
+from lmscaling.config import checks, settings
 from lmscaling.config.attention_row import Layer
 from lmscaling.config.axes import AXES
+from lmscaling.config.budget import Counts, parse_budget
 from lmscaling.config.cell import Cell, Data, Model
 from lmscaling.config.places import UNKNOWN, StudyError, located
 from lmscaling.config.study import Study
@@ -24,8 +25,8 @@ IMAGES = "images"
 """Kind of the datasets whose runs draw images."""
 
 AS_IN_STUDY = (
-    "gpus", "update_tokens", "epochs", "clock", "position", "documents", "optimizer", "schedule",
-    "budget", "validation",
+    "gpus", "update_tokens", "epochs", "clock", "position", "documents", "block", "width_rule",
+    "optimizer", "schedule", "budget", "validation",
 )  # fmt: skip
 """Fields that a cell has from its study; exceptions can replace the first three."""
 
@@ -118,9 +119,20 @@ def expand(values: dict[str, Any]) -> Grid:
     Raises:
         UserError: The study is invalid, or a cell cannot run.
     """
-    study = checked(Study, values, UNKNOWN)
+    own, varied = settings.apart(values)
+    study = checked(Study, own, UNKNOWN)
     with located(values):
-        return Grid(study, *_cells(study), _of_tasks(study))
+        cells, branches, skipped = _cells(study)
+        usual = dump(study) if varied or study.ablate else {}
+        for setting in settings.combined(usual, varied) if usual else ():
+            variant = checked(Study, settings.laid_over(own, usual, setting), UNKNOWN)
+            more, their_branches, left_out = _cells(variant)
+            for made, found in ((cells, more), (branches, their_branches)):
+                named = (settings.labelled(one, usual, setting) for one in found.values())
+                made |= {one.run: one for one in named if one}
+            left = ((settings.labelled(one, usual, setting), why) for one, why in left_out)
+            skipped += [(one, why) for one, why in left if one]
+        return Grid(study, cells, branches, skipped, _of_tasks(study))
 
 
 def _of_tasks(study: Study) -> dict[str, Cell]:
@@ -195,11 +207,12 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
     for exempt in study.exceptions:
         if exempt.covers(point):
             common |= exempt.overrides
-    return Cell(
+    made = Cell(
         **point,
         **common,
         layers=own,
         match=_matched(study, point["attention"]),
+        base_width=study.base_width if study.width_rule else None,
         lr=size.rate(point["attention"]) * point["lr_scale"],
         model=Model(vocab_size=corpus.encoding.n_vocab, **less(dump(size), "lr")),
         data=_data(corpus),
@@ -207,6 +220,21 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
         protocol={k: v for k, v in study.protocol.items() if k in {"all", *named} and v != 1},
         keep=tuple(sorted(branches.shares)) if branches and branches.covers(point) else (),
     )
+    return _resolved(made, study.counts.get(made.computation) if study.counts else None)
+
+
+def _resolved(cell: Cell, counts: Counts | None) -> Cell:
+    """A cell with its budget in updates, if the budget depends on the model and this is counted."""
+    budget = parse_budget(cell.budget)
+    if not budget.is_of_model or counts is None:
+        return cell
+    updates = round(budget.updates(cell.update_tokens, counts))
+    problem = (
+        f"{cell.budget} is less than one update of {cell.update_tokens} tokens at size {cell.size};"
+        " write a larger budget, or fewer update_tokens"
+    )
+    checks.check([("budget", updates >= 1, problem)])
+    return replace(cell, budget=f"{updates} updates", rung=cell.budget)
 
 
 def _matched(study: Study, attention: str) -> tuple[Layer, ...]:

@@ -19,7 +19,7 @@ from lmscaling.config.grid import Grid, expand, of_task
 from lmscaling.config.places import StudyError, located
 from lmscaling.config.study import Study
 from lmscaling.data.rows import Corpus
-from lmscaling.errors import UserError
+from lmscaling.errors import UserError, choose
 
 LONGEST_STUDY = 64
 LONGEST_RUN = 150
@@ -46,8 +46,10 @@ def plan(values: dict[str, Any], folder: str = "results") -> Grid:
         n = len(grid.study.study)
         problem = f"is a name of {n} characters; allowed: up to {LONGEST_STUDY}"
         check([("study", n <= LONGEST_STUDY, problem)])
+        check(_of_baseline(grid.study))
         for cell in (*grid.cells.values(), *grid.tasks.values()):
             check(_of_cell(grid.study, cell))
+            check(_of_rung(cell, grid.corpora[cell.data.folder]))
         for tokens, corpus in grid.corpora.items():
             if not tokenized[tokens]:
                 check(_of_files(corpus))
@@ -60,13 +62,26 @@ def plan(values: dict[str, Any], folder: str = "results") -> Grid:
     return grid
 
 
+def needs_counts(values: dict[str, Any]) -> bool:
+    """Whether a budget of a study may depend on models, which ``model/budgets.py`` counts."""
+    parts = [values, *(values.get("tasks") or {}).values()]
+    budgets = [part.get("budget") for part in parts if isinstance(part, dict)]
+    return any(isinstance(text, str) and ("flop" in text or "per" in text) for text in budgets)
+
+
+def _of_baseline(study: Study) -> Iterator[Rule]:
+    """A baseline that the study names is one of its attentions; the default may be none."""
+    known = study.axes.values("attention")
+    usual = study.baseline == Study.baseline
+    problem = f"{study.baseline!r} is no attention of the study; {choose(study.baseline, known)}"
+    yield "baseline", usual or study.baseline in known, problem
+
+
 def _of_cell(study: Study, cell: Cell) -> Iterator[Rule]:
     """The budget holds an update, its branches too, and more than the warm-up; the name is short
     enough for files."""
-    budget, update = parse_budget(cell.budget), cell.update_tokens
-    updates = budget.amount / (update if budget.unit == "tokens" else 1)
-    if budget.seconds:
-        updates = math.inf
+    update = cell.update_tokens
+    updates = parse_budget(cell.budget).updates(update)
     yield (
         "budget",
         updates >= 1,
@@ -96,6 +111,22 @@ def _of_cell(study: Study, cell: Cell) -> Iterator[Rule]:
     )
 
 
+def _of_rung(cell: Cell, corpus: Corpus) -> Iterator[Rule]:
+    """The text, as far as is known, pays a budget that others are compared with."""
+    tokens = parse_budget(cell.budget).updates(cell.update_tokens) * cell.update_tokens
+    try:
+        most = corpus.source.most_tokens("train") if cell.rung else None
+    except UserError:  # the rules of files say so
+        most = None
+    yield (
+        "budget",
+        most is None or tokens <= cell.epochs * most or tokens == math.inf,
+        f"{cell.rung} is {tokens:,.0f} tokens at size {cell.size}, and the text of "
+        f"{cell.data.dataset} has at most {most or 0:,.0f}; write epochs: "
+        f"{math.ceil(tokens / most) if most and tokens < math.inf else 1}, or a smaller budget",
+    )
+
+
 def _of_files(corpus: Corpus) -> Iterator[Rule]:
     """The local files of a text and of its tokenizer are there."""
     row = ("datasets", corpus.dataset)
@@ -106,6 +137,8 @@ def _of_files(corpus: Corpus) -> Iterator[Rule]:
         raise StudyError(row, f"cannot be read: {error}") from None
     for key, path in local:
         yield (*row, key), os.path.exists(path), f"{path} {remedy}"
+        is_kept = os.path.isfile(path) or os.path.isdir(path)
+        yield (*row, key), is_kept, f"{path} is no regular file; write its text into one"
     file = corpus.encoding.file
     path = ("tokenizers", corpus.tokenizer, "file")
     yield path, not file or os.path.isfile(file), f"{file} {remedy}"

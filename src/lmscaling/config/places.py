@@ -46,11 +46,12 @@ class StudyError(UserError):
     Args:
         path: Keys and indices from the top of the study to the value, or as ``optimizer.eps``.
         problem: What follows the path in the sentence; an index at its end is left out there.
+        is_key: Whether the mistake is the key and not its value.
     """
 
-    def __init__(self, path: KeyPath | str, problem: str) -> None:
+    def __init__(self, path: KeyPath | str, problem: str, is_key: bool = False) -> None:
         self.path = tuple(path.split(".")) if isinstance(path, str) else path
-        self.problem = problem
+        self.problem, self.is_key = problem, is_key
         keys = self.path[:-1] if isinstance(self.path[-1], int) else self.path
         self.sentence = f"{'.'.join(map(str, keys))} {problem}"
         super().__init__(f"{UNKNOWN}: {self.sentence}")
@@ -87,4 +88,5 @@ def located(values: Any) -> Iterator[None]:
     try:
         yield
     except StudyError as error:
-        raise UserError(f"{place_of(values, error.path)}: {error.sentence}") from None
+        place = place_of(values, error.path, error.is_key)
+        raise UserError(f"{place}: {error.sentence}") from None

@@ -1,12 +1,12 @@
 """The learning rate of every update: a study's schedule after a warm-up, or a branch's decay.
 
-Training turns a schedule into ``Rates``, which it asks for the rate of each update and nothing
-else. ``factor(spent)`` of a schedule is the rate as a share of the peak rate, when a share
-``spent`` of the budget, 0 to 1, was spent before the update.
+Training asks ``WarmUp`` or ``Decay`` for the rate of each update, from 1, and nothing else. A share
+``spent`` of the budget, 0 to 1, was spent before it. ``factor(spent)`` of a schedule is the rate as
+a share of the peak rate.
 """
 
 import math
-from typing import Annotated, Any, Literal, Protocol, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
@@ -86,19 +86,6 @@ AnySchedule = Annotated[
 """The schedule of a study file: a kind with its fields, or the name of a kind."""
 
 
-class Rates(Protocol):
-    """The learning rates of one run."""
-
-    def rate(self, update: int, spent: float) -> float:
-        """The rate of an update.
-
-        Args:
-            update: Number of the update, from 1.
-            spent: Share of the budget, 0 to 1, that was spent before it.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class WarmUp:
     """The rates of a trunk: a linear rise over the first updates, times the schedule's factor."""
@@ -110,7 +97,7 @@ class WarmUp:
     schedule: Schedule
 
     def rate(self, update: int, spent: float) -> float:
-        """See ``Rates.rate``."""
+        """The rate of an update."""
         return self.peak * min(1.0, update / max(1, self.updates)) * self.schedule.factor(spent)
 
 
@@ -129,5 +116,5 @@ class Decay:
     """The branch's last update, whose rate is zero."""
 
     def rate(self, update: int, spent: float) -> float:
-        """See ``Rates.rate``; ``spent`` is not used."""
+        """The rate of an update; ``spent`` is not used."""
         return self.peak * ((self.end - update) / (self.end - self.start))

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling import registry
 from lmscaling.config.attention_row import Layer
-from lmscaling.config.cell import Cell
+from lmscaling.config.cell import Cell, Parts
 from lmscaling.errors import choose
 from lmscaling.records.timing import UNMASKED, Point
 from lmscaling.types import (
@@ -119,6 +119,10 @@ class Sweep:
         values = {"model": model, "layer": layer, "gpus": self.gpus}
         if self.tokens:
             values["tokens"] = self.tokens
+        if cell and cell.block != Parts():
+            values["block"] = dump(cell.block)
+        if cell and cell.optimizer.kind != "adamw":
+            values["optimizer"] = cell.optimizer.kind
         return f"{self.kind}/{self.name}-{digest(values)}"
 
     @property

@@ -7,8 +7,8 @@ from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValid
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
-from lmscaling.config.budget import Budget
-from lmscaling.config.cell import Optimizer, Validation
+from lmscaling.config.budget import Budget, Counts
+from lmscaling.config.cell import Optimizer, Parts, Validation
 from lmscaling.config.devices import Device
 from lmscaling.config.schedule import CONSTANT, AnySchedule
 from lmscaling.config.speed import Speed
@@ -32,6 +32,7 @@ from lmscaling.types import (
     Rate,
     Timed,
     Width,
+    WidthRule,
 )
 
 
@@ -120,6 +121,9 @@ class Study:
     tokenizer: Name
     """Row under ``tokenizers`` that the study uses."""
     axes: Axes
+    ablate: dict[str, Any] = field(default_factory=dict)
+    """Values by dotted names, as ``position: none``, each of which alone replaces that of the
+    study, for all its cells: what one part of a recipe is worth."""
     skip: list[Skip]
     """Combinations that are left out, with the reason."""
     exceptions: list[Exempt] = field(default_factory=list)
@@ -132,13 +136,25 @@ class Study:
     width of their MLPs is chosen so, as a multiple of 8. By default all MLPs are equally wide."""
     position: Position = "learned"
     """Position encoding: a learned table, rotary embeddings of queries and keys, or none."""
+    block: Parts = Parts()
+    """Norm, MLP, biases and heads of the models, and their output."""
+    width_rule: WidthRule | None = None
+    """How initial weights, learning rates and logits depend on the width of a model. With ``mup``,
+    learning rates are those at ``base_width`` (Yang et al. 2022, arXiv:2203.03466, table 8); null
+    changes nothing with the width."""
+    base_width: Width | None = None
+    """``d_model`` that ``width_rule`` counts from; not used without a rule."""
     documents: Documents = "mixed"
     """With ``masked``, attention does not cross documents and positions restart in each. With
     ``mixed``, a token sees all earlier tokens of its sequence, also those of other documents."""
     update_tokens: Context
     """Tokens per optimizer update, over all devices; the same for every cell."""
     budget: Budget
-    """Budget of a cell: ``24 hours`` of productive time, ``200 updates`` or ``1e9 tokens``."""
+    """Budget of a cell: ``24 hours`` of productive time, ``200 updates``, ``1e9 tokens``, ``1e18
+    flops``, or ``20 tokens per parameter``, of all of them or ``per non-embedding parameter``."""
+    counts: dict[str, Counts] = field(default_factory=dict)
+    """FLOPs and parameters of models by a hash of their shapes, for budgets that depend on them.
+    Workflow and command line write them; not yours to write."""
     gpus: GPUs
     """GPUs per cell, all on one node; 0 trains on the CPU."""
     clock: Timed = "wall"
@@ -197,4 +213,10 @@ class Study:
 
 def schema() -> dict[str, Any]:
     """JSON schema of the study file for editors, as in ``config/study.schema.json``."""
-    return TypeAdapter(Study).json_schema()
+    made = TypeAdapter(Study).json_schema()
+    made["$defs"]["Axes"]["additionalProperties"] = {
+        "description": "Values of another key of the study by its dotted name, such as "
+        "optimizer.weight_decay; the study's own among them.",
+        "type": ["array", "object"],
+    }
+    return made

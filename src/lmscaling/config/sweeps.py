@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmscaling import registry
-from lmscaling.config import grid
+from lmscaling.config import checks, grid
 from lmscaling.config.cell import Cell
 from lmscaling.config.places import StudyError
 from lmscaling.config.speed import Heads, Speed, Sweep, TimeStep
@@ -28,7 +28,7 @@ def expand(study: Study) -> dict[str, Sweep]:
     """The sweeps of a study by their folder; none without a section ``speed:``.
 
     Raises:
-        StudyError: A label is not on the axis.
+        StudyError: A label is not on the axis, or an attention has not the heads of the block.
     """
     if study.speed is None:
         return {}
@@ -86,6 +86,10 @@ def _sweep(study: Study, kind: str, name: str, points: list[Point], **own: Any) 
     for label in labels - known.keys():
         problem = f"{label!r} is no row of axes.attention; {choose(label, known)}"
         raise StudyError(("speed", kind), problem)
+    if cell := own.get("cell"):
+        files = {layer.attention for label in labels for layer in known[label]}
+        files |= {point.attention for point in points} - labels
+        checks.check(checks.of_block(cell, sorted(files)))
     common = ("timeout_seconds", "repeats", "target_seconds")
     numbers = {key: getattr(study.speed, key) for key in common}
     return Sweep(
@@ -145,5 +149,5 @@ def is_pending(folder: Path, sweep: Sweep) -> bool:
 def _cell(study: Study, size: str) -> Cell:
     point = {axis: study.axes.values(axis)[0] for axis in grid.AXES}
     cell = grid.cell(study, point | {"size": size})
-    cell = replace(cell, block_tokens=None, documents="mixed")
+    cell = replace(cell, block_tokens=None, documents="mixed", width_rule=None, base_width=None)
     return replace(cell, keep=(), protocol={}, layers=(), match=())

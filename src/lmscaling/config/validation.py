@@ -93,6 +93,12 @@ def _sentence(error: Any, schema: Schema) -> str:
             return f"{place} is {shown(found)}; {choose(found, names)}"
         case "dataclass_type" | "dict_type" | "model_attributes_type":
             return f"{place} is {shown(found)}; allowed: keys with values"
+        case "list_type":
+            return f"{place} is {shown(found)}; allowed: a list, such as [{found}]"
+        case "string_type":
+            return f"{place} is {shown(found)}; allowed: text"
+        case "too_short":
+            return f"{place} is {shown(found)}; allowed: at least one value"
         case _ if numbers := _numbers(_node(schema, error["loc"]), found):
             return f"{place} is {shown(found)}; {numbers}"
         case _:

@@ -142,6 +142,11 @@ class Dataset(TrainingText, ABC):
         document, if the dataset has tokens in place of text; else None."""
         return None
 
+    def known(self, context: int) -> dict[str, float]:
+        """Losses in windows of ``context`` tokens that are known without a model, nats per token
+        that counts, by name: ``exact`` is the lowest that is possible."""
+        return {}
+
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         """Where the documents of a shard come from, beyond ``kind`` and ``files``."""
         return {}

@@ -5,23 +5,25 @@ A file is a path on this machine or an address of the hub, ``hf://datasets/<owne
 as lines of text and parsed here: the JSON reader of ``datasets`` has one schema for a file, so it
 ends at the first line with other keys, and text that looks like a number or a date becomes one.
 
-Training and validation never share a document. A row either lists validation files, whose
-documents ``Selection`` drops from training, or holds out a share of its documents by a hash of
-their content, so that equal documents are always on the same side.
+Training and validation never share a document. A row lists validation files, or holds out a share
+of its documents by a hash of their content; ``Selection`` then drops the validation documents from
+training, also where they differ in white space or case alone.
 """
 
-import glob
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import xxhash
 
+from lmscaling.data import file_names
 from lmscaling.data.dataset import Documents
 from lmscaling.data.rows import Corpus
 from lmscaling.errors import UserError, choose
@@ -31,16 +33,18 @@ from lmscaling.types import Split
 if TYPE_CHECKING:
     from datasets import IterableDataset
 
-LINES = tuple(
-    plain + packed for plain in (".json", ".jsonl", ".ndjson") for packed in ("", ".gz", ".zst")
-)
-"""Ends of the names of files with a JSON object on each line."""
-
-PARQUET, HUB = ".parquet", "hf://"
+HUB = "hf://"
+STRINGS = {f"{size}{kind}" for kind in ("string", "binary") for size in ("", "large_")}
+STRINGS |= {"string_view", "binary_view"}
+"""Types of the columns of text that programs write to Parquet."""
 
 BATCH, FINGERPRINT_BYTES = 250, 16
 """Rows that are decoded at once; length of a fingerprint."""
 
+RECODE = (
+    "write it anew as UTF-8, as iconv -f LATIN1 -t UTF-8 does with a text of Latin-1, and iconv -c "
+    "-t UTF-8 without the bytes that are wrong"
+)
 REMEDY = "get the file again from its source, or leave this document out of a copy of it"
 
 
@@ -78,25 +82,29 @@ def hold_out(documents: Documents, split: Split, share: float) -> Documents:
 
 
 def of_files(paths: list[str]) -> Documents:
-    """Plain-text files, plain or compressed, as a document each, with ``\\n`` at the end of lines.
-    Bytes of plain files that are not UTF-8 become the replacement character."""
-    options = {"sample_by": "document", "encoding_errors": "replace"}
-    return Documents(text for path in paths for text in _values("text", path, "text", **options))
+    """Plain-text files, plain or compressed, as a document each, with ``\\n`` at the end of lines;
+    UserError at the first one that is not UTF-8 or binary."""
+    return Documents(_text(path) for path in paths)
+
+
+def _text(path: str) -> str:
+    """The text of a file."""
+    if _packing(path) == "parquet":
+        raise UserError(f"{path} is Parquet; write kind: jsonl in the dataset's row")
+    text = "".join(_values("text", path, "text", sample_by="document"))
+    if (at := text.find("\0")) >= 0:
+        raise UserError(f"{path} is binary, character {at:,} is 0; leave it out, or get its text")
+    return text
 
 
 def of_records(path: str, key: str) -> Documents:
-    """The documents under a key or column of a file of JSON lines or Parquet, by the end of its
-    name; UserError at the first one that is no text."""
-    if path.endswith(PARQUET):
+    """The documents under a key or column of a file of JSON lines or Parquet; UserError at the
+    first one that is no text."""
+    if _packing(path) == "parquet":
         texts = _values("parquet", path, key, columns=[key], batch_size=BATCH)
-    elif path.endswith(LINES):
-        lines = enumerate(_values("text", path, "text"), 1)
-        texts = (_parsed(line, key, f"{path}, line {n}") for n, line in lines if line.strip())
     else:
-        raise UserError(
-            f"dataset file {path} has a name of no known format; allowed: names that end in "
-            f"{', '.join(LINES)} or {PARQUET}"
-        )
+        lines = enumerate(_values("text", path, "text"), 1)
+        texts = (_parsed(line, key, path, n) for n, line in lines if line.strip())
 
     def describe_file() -> dict[str, Any]:  # a commit of the hub names its content
         file = Path(path)
@@ -106,16 +114,44 @@ def of_records(path: str, key: str) -> Documents:
     return Documents(_checked(texts, path), describe_file)
 
 
+def _packing(path: str) -> str:
+    """See ``file_names.packing``. Files of the hub are known by their names, as it has them.
+
+    Raises:
+        UserError: There is no such file.
+    """
+    if path.startswith(HUB):
+        return "parquet" if path.lower().endswith(".parquet") else ""
+    if os.path.isfile(path):
+        return file_names.packing(path)
+    if os.path.exists(path):
+        raise UserError(f"{path} is no regular file; write its text into one")
+    folder = Path(path).parent
+    names = sorted(p.name for p in folder.iterdir())[:20] if folder.is_dir() else []
+    raise UserError(f"dataset file {path} does not exist; {choose(Path(path).name, names)}")
+
+
 def _checked(texts: Iterator[Any], path: str) -> Iterator[str]:
     for n, text in enumerate(texts, 1):
+        if isinstance(text, bytes):  # of Parquet, whose strings some programs write as bytes
+            try:
+                text = text.decode()
+            except UnicodeDecodeError:
+                raise UserError(
+                    f"{path}, document {n}: bytes that are no UTF-8; {REMEDY}"
+                ) from None
         if not isinstance(text, str):
             found = "null" if text is None else type(text).__name__
             raise UserError(f"{path}, document {n}: {found} in place of text; {REMEDY}")
         yield text
 
 
-def _parsed(line: str, key: str, place: str) -> Any:
-    """What a line of JSON has under a key."""
+def _parsed(line: str, key: str, path: str, n: int) -> Any:
+    """What line n of a file has under a key."""
+    place, line = f"{path}, line {n}", line.removeprefix("\ufeff") if n == 1 else line
+    if n == 1 and (line.startswith("[") or line.strip() == "{"):
+        way = "'.[]'" if line.startswith("[") else "."
+        raise UserError(f"{path} has no object on each line; write them so, as jq -c {way} does")
     try:
         try:
             record = orjson.loads(line)
@@ -138,45 +174,63 @@ def _values(reader: str, path: str, column: str, **options: Any) -> Iterator[Any
     Raises:
         UserError: The file is not there, cannot be read or has no such column of text.
     """
-    try:
-        stream = _opened(reader, path, **options)
-        if reader == "parquet":
-            kind = (stream.features or {}).get(column)
-            known = {} if kind else _opened(reader, path).features or {}
-            if kind is None or getattr(kind, "dtype", "") not in ("string", "large_string"):
-                what = f"{path} has no column {column!r} of text: {kind or choose(column, known)}"
-                raise UserError(f"{what}; set text: in the dataset's row")
+    with _opened(reader, path, **options) as stream:
+        kind = (stream.features or {}).get(column)
+        if reader == "parquet" and getattr(kind, "dtype", "") not in STRINGS:
+            with _opened(reader, path) as whole:
+                what = kind or choose(column, whole.features or {})
+            raise UserError(
+                f"{path} has no column {column!r} of text: {what}; set text: in the row"
+            )
         tables: Any = stream.with_format("arrow").iter(BATCH)
         for table in tables:
             yield from table[column].to_pylist()
-    except UserError:
-        raise
-    except Exception as error:  # every format, file system and the hub have errors of their own
-        problem = " ".join(str(error).split())[:400] or type(error).__name__
-        remedy = "get the file again from its source"
-        if path.startswith(HUB):
-            remedy = (
-                "correct the dataset's row, log in with `hf auth login`, or set mirror: in the row "
-                "to a local folder with the repository"
-            )
-        raise UserError(f"{path} cannot be read: {problem}; {remedy}") from error
 
 
-def _opened(reader: str, path: str, **options: Any) -> "IterableDataset":
-    """A file as a stream of ``datasets``; nothing of it is stored."""
-    if not path.startswith(HUB) and not os.path.isfile(path):
-        folder = Path(path).parent
-        names = sorted(p.name for p in folder.iterdir())[:20] if folder.is_dir() else []
-        raise UserError(f"dataset file {path} does not exist; {choose(Path(path).name, names)}")
+@contextmanager
+def _opened(reader: str, path: str, **options: Any) -> Iterator["IterableDataset"]:
+    """A file as a stream of ``datasets``; nothing of it is stored.
+
+    ``datasets`` knows how a file is packed by its name, so a local one gets the name of its bytes.
+
+    Raises:
+        UserError: The file is not there or cannot be read, also while it is read.
+    """
+    packing = _packing(path)
     try:
         import datasets
+        import pyarrow
     except ImportError as error:
         missing = "text is read by the package datasets, which is not installed"
         raise UserError(f"{missing}; pip install datasets") from error
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs what it raises
-    url = path if path.startswith(HUB) else glob.escape(os.path.abspath(path))
-    files = {"train": [url]}
-    return datasets.load_dataset(reader, data_files=files, split="train", streaming=True, **options)
+    with TemporaryDirectory() as folder:
+        url = path
+        if not path.startswith(HUB):
+            url = f"{folder}/text.{packing or 'txt'}"
+            os.symlink(os.path.abspath(path), url)
+        try:
+            if packing == "zst":  # of a file that is cut, ``datasets`` reads the rest in silence
+                with pyarrow.input_stream(path, compression="zstd") as file:
+                    while file.read(1 << 24):
+                        pass
+            yield datasets.load_dataset(
+                reader, data_files={"train": [url]}, split="train", streaming=True, **options
+            )
+        except UserError:
+            raise
+        except Exception as error:  # every format, file system and the hub have errors of their own
+            problem = " ".join(str(error).replace(url, path).split())[:400]
+            remedy = "get the file again from its source"
+            if isinstance(error, UnicodeDecodeError):
+                remedy = RECODE
+            elif path.startswith(HUB):
+                remedy = (
+                    "correct the dataset's row, log in with `hf auth login`, or set mirror: in the "
+                    "row to a local folder with the repository"
+                )
+            said = problem or type(error).__name__
+            raise UserError(f"{path} cannot be read: {said}; {remedy}") from error
 
 
 class Selection:
@@ -192,15 +246,15 @@ class Selection:
 
     def filter(self, texts: Iterable[str]) -> Iterator[str]:
         for text in texts:
-            key = fingerprint(text)
-            if key in self._equal:
+            key, near = fingerprint(text), fingerprint("".join(text.split()).casefold())
+            if not self._equal.isdisjoint((key, near)):
                 self.n_equal += 1
                 continue
             self.n += 1
             self.n_bytes += len(text.encode("utf-8", "surrogatepass"))
             self.sha256.update(key)
             if self._seen is not None:
-                self._seen.append(key)
+                self._seen += key, near
             yield text
 
     def summary(self) -> dict[str, Any]:
@@ -213,7 +267,8 @@ class Selection:
         }
 
     def write(self, shard: Path) -> None:
-        """Write the fingerprints of a validation shard, beside the shard."""
+        """Write two fingerprints of each document of a validation shard, beside the shard: of the
+        text, and of its case-folded characters without white space."""
         if self._seen is not None:
             with replacing(shard.with_suffix(".fingerprints")) as file:
                 file.write(b"".join(self._seen))

@@ -20,8 +20,14 @@ RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 MOST_FILES = 1_000_000
 
-PACKED = (".gz", ".zst", ".parquet")
-"""Files whose text is longer than they are."""
+PACKED = {
+    "gz": rb"\x1f\x8b",
+    "bz2": rb"BZh[1-9]1AY&SY",
+    "xz": rb"\xfd7zXZ\0",
+    "zst": rb"\(\xb5/\xfd|[\x50-\x5f]\*M\x18",  # a frame, or one to skip
+    "parquet": rb"PAR1",
+}
+"""First bytes of files whose text is longer than they are."""
 
 
 def numbered(name: str) -> list[str]:
@@ -78,11 +84,26 @@ def keyed(**names: Iterable[str]) -> list[tuple[str, str]]:
     return [(key, path) for key, given in names.items() for path in local(given)]
 
 
+def packing(path: str) -> str:
+    """How a local file is packed, a key of ``PACKED``, whatever its name is; empty if it is not.
+
+    Raises:
+        UserError: It cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            first = file.read(16)
+    except OSError as error:
+        said = f"{path} cannot be read: {error.strerror}"
+        raise UserError(f"{said}; make it readable, or name another file") from None
+    return next((name for name, bytes_ in PACKED.items() if re.match(bytes_, first)), "")
+
+
 def most_tokens(names: Iterable[str]) -> float | None:
     """Size of local files in bytes, which their tokens cannot exceed; None if some are packed or
     not there. Each file may begin with an end-of-text that it does not have."""
     paths = local(names)
-    if not all(os.path.isfile(path) and not path.endswith(PACKED) for path in paths):
+    if not all(os.path.isfile(path) and not packing(path) for path in paths):
         return None
     return float(sum(os.path.getsize(path) + 1 for path in paths))
 

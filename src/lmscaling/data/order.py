@@ -1,9 +1,11 @@
 """The order in which a run reads the blocks of its text: a permutation drawn from its seed.
 
 Text that is not shuffled would otherwise make updates of a few neighbouring documents, and every
-epoch and every seed would repeat them. The blocks of a window of ``WINDOW`` blocks are permuted,
-each window and epoch in its own way, and the windows keep their places: shards that are added later
-change no window before them. What is left after the last complete block is read last.
+pass and every seed would repeat them. The blocks of a window of ``WINDOW`` tokens are permuted,
+each window and pass in its own way, and the windows keep their places: shards that are added later
+change no window before them. What is left after the last complete block is read last. A window is
+so long however short its blocks are, because texts of one source are often neighbours: a run that
+came from one window to the next would come from one source to the next.
 
 The permutation is a Feistel network with cycle walking (Luby and Rackoff 1988, doi:10.1137/0217022;
 Black and Rogaway 2002, doi:10.1007/3-540-45760-7_9, section 4), as in all runs that are recorded.
@@ -13,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
-WINDOW = 4096
-"""Blocks of a window: 537 million tokens in blocks of 131,072, three or four shards of C4."""
+WINDOW = 2**29
+"""Tokens of a window, 4,096 blocks of 131,072: 537 million, three or four shards of C4."""
 
 ROUNDS = 6
 
@@ -25,28 +27,35 @@ class Order:
 
     block: int
     seed: int
+    window_tokens: int = WINDOW
 
-    def pieces(self, start: int, stop: int, tokens: int, epoch: int) -> Iterator[tuple[int, int]]:
-        """The ranges of a text that an epoch reads from ``start`` to ``stop``, both counted in its
-        order; ``tokens`` of the text have a following token."""
+    @property
+    def window_blocks(self) -> int:
+        """Complete blocks of a window, at least one."""
+        return max(1, self.window_tokens // self.block)
+
+    def pieces(self, start: int, stop: int, tokens: int, passes: int) -> Iterator[tuple[int, int]]:
+        """The ranges of a text that a pass, counted from 1, reads from ``start`` to ``stop``, both
+        counted in its order; ``tokens`` of the text have a following token."""
         while start < stop:
             place, offset = divmod(start, self.block)
             n = min(self.block - offset, stop - start)
-            at = self.source(place, tokens // self.block, epoch) * self.block + offset
+            at = self.source(place, tokens // self.block, passes) * self.block + offset
             yield at, at + n
             start += n
 
-    def source(self, place: int, blocks: int, epoch: int) -> int:
-        """Number of the block that is read in a place, of a text with so many complete blocks."""
+    def source(self, place: int, blocks: int, passes: int) -> int:
+        """Number of the block that a pass reads in a place of so many complete blocks."""
         if place >= blocks:
             return place
-        window, i = divmod(place, WINDOW)
-        n = min(WINDOW, blocks - window * WINDOW)
-        return window * WINDOW + permuted(i, n, self.seed, epoch, window)
+        window, i = divmod(place, self.window_blocks)
+        first = place - i
+        n = min(self.window_blocks, blocks - first)
+        return first + permuted(i, n, self.seed, passes, window)
 
     def window(self, token: int) -> tuple[int, int]:
         """First token of the window of a token, and the token after its last one."""
-        tokens = WINDOW * self.block
+        tokens = self.window_blocks * self.block
         return token // tokens * tokens, token // tokens * tokens + tokens
 
 

@@ -7,6 +7,7 @@ completely from one source shard, or not at all.
 
 import errno
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
@@ -28,6 +29,8 @@ from lmscaling.files import write_json
 from lmscaling.types import Split
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
+
+LONG_RUN = re.compile(rf"(\s{{{100_000}}})")
 
 BATCH = 250
 """Documents per batch, about half a megabyte of text; larger batches are not faster."""
@@ -102,8 +105,8 @@ def _encode(
         )
     if not selection.n:
         raise UserError(
-            f"{corpus.dataset}: the {split} split has no document; add files, or hold out a "
-            "larger share"
+            f"{corpus.dataset}: the {split} split has no document; name other files under {split}:"
+            + ", or hold out a larger share of more documents" * (split == "validation")
         )
     own_context = document_positions.own_context(lengths)
     return {**selection.summary(), "own_context": own_context, "source": read.describe_file()}
@@ -194,7 +197,18 @@ def encode(encoder: Encoding | Loaded, texts: list[str]) -> list[np.ndarray]:
     if isinstance(encoder, Loaded):  # without the tokens that a post-processor adds
         made = encoder.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(one.ids, dtype=np.uint32) for one in made]
-    return [encoder.encode_to_numpy(text, disallowed_special=()) for text in texts]
+    return [_encoded(encoder, text) for text in texts]
+
+
+def _encoded(encoder: Encoding, text: str) -> np.ndarray:
+    """Ids of one document. A run of white space that tiktoken cannot match is cut into parts."""
+    try:
+        return encoder.encode_to_numpy(text, disallowed_special=())
+    except ValueError:
+        parts = [part for part in LONG_RUN.split(text) if part]
+        if len(parts) < 2:
+            raise
+        return np.concatenate([_encoded(encoder, part) for part in parts])
 
 
 def joined(ids: list[np.ndarray], end_of_text: int) -> np.ndarray:

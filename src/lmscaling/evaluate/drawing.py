@@ -8,6 +8,7 @@ Source: Katharopoulos et al. 2020 (arXiv:2006.16236), section 4.2.
 Legend: N images, B images drawn together, T pixels.
 """
 
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
 from lmscaling.evaluate import sampling
-from lmscaling.files import read_json, write_json
+from lmscaling.files import read_json, write_record
 from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT
 from lmscaling.records.sample import Sample
@@ -75,18 +76,18 @@ def draw_images(run: Path, manifest: Path, out: Path) -> str:
         tokens_per_second=speed,
         device=device,
     )
-    write_json(out, {"record": sample.record, **asdict(sample)})
+    write_record(out, {"record": sample.record, **asdict(sample)})
     return summary
 
 
 def _images(stream: Stream) -> tuple[list[int], Tensor]:
-    """Rows and columns of an image, and the images of a split, ``[N, T]``."""
+    """Rows, columns and perhaps colours of an image, and the images of a split, ``[N, T]``."""
     sidecar = (stream.folder / stream.shards[0].file).with_suffix(".json")
     shape = read_json(sidecar, "sidecar")["source"].get("shape")
     if shape is None:
         raise UserError(f"tokens {stream.folder} have no images; name those of a dataset of images")
     tokens = torch.from_numpy(stream.read(0, stream.tokens).astype("int64"))
-    return shape, tokens[tokens != stream.end_of_text].view(-1, shape[0] * shape[1])
+    return shape, tokens[tokens != stream.end_of_text].view(-1, math.prod(shape))
 
 
 def _model(run: Path) -> tuple[GPT, str]:

@@ -26,7 +26,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.data import document_positions
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
-from lmscaling.files import read_json, replacing, write_text
+from lmscaling.files import read_json, write_lines, write_text
 from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT
 from lmscaling.records.run import Evaluation, finite, line
@@ -88,8 +88,7 @@ def evaluate(run: Path, manifest: Path, out: Path) -> str:
         summary = (
             f"{cell.name} on {n:,} tokens of {dataset}, {len(contexts(cell.context))} contexts"
         )
-    with replacing(out) as file:
-        file.writelines(map(line, rows))
+    write_lines(out, map(line, rows))
     return summary
 
 

@@ -102,6 +102,21 @@ def text_of(run: Path, cell: Cell) -> Text:
     return Text(lambda text: loaded.tokenizer.encode(text, add_special_tokens=False).ids, decoder)
 
 
+def opened(run: Path) -> tuple[Cell, GPT, Text]:
+    """A finished run of text, its model with the final weights, on the CPU, and its tokenizer.
+
+    Raises:
+        UserError: The run has no weights, no tokenizer or no text.
+    """
+    cell = finished_run.cell(run)
+    if cell.task:
+        raise UserError(
+            f"run {cell.name} is of task {cell.task}, whose tokens are no text; name a run of the "
+            "grid"
+        )
+    return cell, finished_run.model(run).eval(), text_of(run, cell)
+
+
 def _of_bytes(bytes_of: Callable[[int], bytes]) -> Callable[[int | None], str]:
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     return lambda token: utf8.decode(b"", True) if token is None else utf8.decode(bytes_of(token))
@@ -134,14 +149,7 @@ def sample(
     Raises:
         UserError: The run has no weights or no tokenizer, or the prompt is too long.
     """
-    cell = finished_run.cell(run)
-    if cell.task:
-        raise UserError(
-            f"run {cell.name} is of task {cell.task}, whose tokens are no text; name a run of the "
-            "grid"
-        )
-    model = finished_run.model(run).eval()
-    text = text_of(run, cell)
+    cell, model, text = opened(run)
     end_of_text = cell.model.vocab_size - 1
     ids = [end_of_text, *text.encode(prompt)]
     is_cut = False

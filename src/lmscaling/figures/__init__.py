@@ -11,6 +11,7 @@ runs, text and sources.
 
 import csv
 import hashlib
+import re
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,12 +23,13 @@ import duckdb
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from pandas import DataFrame
 
 from lmscaling import registry
 from lmscaling.errors import UserError, choose
-from lmscaling.figures.shared import own_context, style
+from lmscaling.figures.shared import floors, own_context, style
 from lmscaling.figures.shared.entry import Entry
 from lmscaling.files import read_json, replacing, sha256_of, write_json, write_text
 from lmscaling.store import published
@@ -98,11 +100,31 @@ def draw(
 ) -> tuple[Figure, DataFrame]:
     """A figure with the notes below it, and the rows of its query, which it shows."""
     rows = _rows(name, db) if rows is None else rows
+    style.choose(name for (name,) in db.sql("SELECT attention FROM known GROUP BY ALL").fetchall())
     figure = load(name).draw(rows, db) if len(rows) else style.nothing("No data yet.")
-    note = "" if "setup" in rows else _note(db, rows)  # figures of times have their own note
+    for text in figure.findobj(Text) if reads_bytes(db) else ():
+        text.set_text(in_bytes(text.get_text()))
+    # Figures of times have their own note, those of the first screen none.
+    notes = [] if "setup" in rows else [*_notes(db, rows), floors.note(figure)]
+    note = "\n".join(filter(None, notes if load(name).SECTION != "answer" else ()))
     if note:
         figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")
     return figure, rows
+
+
+def reads_bytes(db: duckdb.DuckDBPyConnection) -> bool:
+    """Whether the tokens of all runs are bytes."""
+    ((found,),) = db.sql("SELECT bool_and(encoding = 'bytes') FROM known").fetchall()
+    return bool(found)
+
+
+def in_bytes(text: str) -> str:
+    """A text with the units of runs whose tokens are bytes."""
+    return re.sub(r"(?<=per )token\b|(?<=\()tokens(?=\))", _byte, text)
+
+
+def _byte(token: re.Match[str]) -> str:
+    return token[0].replace("token", "byte")
 
 
 def save(name: str, exports: Path, folder: Path) -> Path:
@@ -150,14 +172,13 @@ def _write(figure: Figure, path: Path, metadata: dict[str, None]) -> None:
         figure.savefig(file, format=path.suffix[1:], metadata=metadata, bbox_inches=page)
 
 
-def _note(db: duckdb.DuckDBPyConnection, rows: DataFrame) -> str:
+def _notes(db: duckdb.DuckDBPyConnection, rows: DataFrame) -> list[str]:
     """Unfinished runs, the text that losses were measured on, whether attention crosses its
     documents, and the source of published rows."""
     ((masked,),) = db.sql("SELECT bool_or(masked) FROM planned").fetchall()
     is_cited = "source" in rows and rows.source.eq("published").any()
     citation = f"Published: {published.CITATION}." if is_cited else ""
-    notes = unfinished_note(db), own_context.note(db, rows), MASKED if masked else "", citation
-    return "\n".join(filter(None, notes))
+    return [unfinished_note(db), own_context.note(db, rows), MASKED if masked else "", citation]
 
 
 def unfinished_note(db: duckdb.DuckDBPyConnection) -> str:
@@ -214,7 +235,7 @@ def save_all(exports: Path, folder: Path, blank: bool = True) -> Iterator[Path]:
                 yield path
     if faults:
         told = f"{len(faults)} of the figures cannot be drawn: {'; '.join(faults)}"
-        raise UserError(f"{told}; mend their files in figures/, then run snakemake figures")
+        raise UserError(f"{told}; correct their files in figures/, then run snakemake figures")
 
 
 def _state(sources: list[str], files: list[Path]) -> list[str]:

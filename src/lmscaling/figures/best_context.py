@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures.shared import law_panels, style
+from lmscaling.figures.shared import floors, law_panels, style
 from lmscaling.fits import context_law, points
 from lmscaling.fits.rows import Row, interval_of
 
@@ -35,6 +35,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         ends = shown.loc[(shown["size"] == size) & (shown.share == 1)]
         _draw_panel(axes, ends, optima.loc[optima["size"] == size].to_dict("records"), looks)
         law_panels.title_above_note(axes, size)
+    floors.draw(panels, db, rows)
     style.label_outer(panels, "Context (tokens)", style.loss_label(rows))
     intervals = [interval_of(best, "best") for best in optima.to_dict("records")]
     marks = [Line2D([], [], color="white", marker="*", mec="black", markersize=9,
@@ -48,7 +49,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 
 def _draw_panel(axes: Axes, ends: DataFrame, optima: list[Row], looks: dict) -> None:
     if ends.empty:
-        law_panels.placeholder(axes, "no run has reached its budget")
+        axes.set_axis_off()
         return
     for name, known in ends.groupby("attention", sort=False):
         colour, mark = looks[name]

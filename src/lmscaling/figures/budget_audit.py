@@ -1,23 +1,20 @@
-"""Wall-clock time of every run by purpose. One bar for each run, grouped by context and ordered by
-size (larger models are darker). From the bottom: productive time, which the budget counts; time of
-updates that were lost with an attempt and repeated; all other time of the attempts, such as
-validation, checkpoints and compilation. Attempts are timed to ten seconds. The dashed line is the
+"""Wall-clock time of every run by purpose. One bar for each run, by attention and size; larger
+models are darker. From the bottom: training time, which the budget counts; time of steps that were
+lost with an attempt and repeated; all other time of the attempts, such as validation, checkpoints
+and compilation. Attempts are timed to ten seconds. The dashed line is the
 budget, if it is a time. Where a study counts the time of the processor, waiting for it is other
 time. For published runs only the total time is known; their line is the budget of 24 hours stated
 in the post.
 """
 
-from typing import Any
-
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures.shared import heatmap, style
+from lmscaling.figures.shared import style
 
 SECTION = "audit"
 
@@ -35,57 +32,34 @@ QUERY = """
     ORDER BY ALL
 """
 
-LOST, OTHER = "#B00020", "0.72"
-MOST_ROWS = 4
-"""Panels one above the other; more have two columns."""
-GAP = 1.0
-"""Space between contexts, in bars."""
+LOST, OTHER = "#B00020", "0.55"
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    shades, panels = style.shades_of(rows), heatmap.panels_of(rows)
-    columns = 1 if len(panels) <= MOST_ROWS else 2
-    figure, places = style.panels(len(panels), columns, 1.9, top=0.6, sharex=False)
-    for (title, part), axes in zip(panels.items(), places, strict=True):
-        _draw_panel(axes, part, shades)
-        axes.set_title(title)
-    style.label_outer(places, "Context (tokens)", "Wall clock (hours)")
-    handles = _legend(rows, shades)
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    style.legend(figure, handles, 5 if longest < 15 else 4)
+    shades, contexts = style.shades_of(rows), sorted(rows.context.unique())
+    figure, places = style.panels(len(contexts), 3, 1.9, top=0.6, sharex=False)
+    for context, axes in zip(contexts, places, strict=True):
+        _draw_panel(axes, rows.loc[rows.context == context], shades)
+        axes.set_title(f"context {context:,}")
+    style.label_outer(places, "Runs (by attention and size)", "Wall clock (hours)")
+    others = [Patch(color=LOST, label="lost"), Patch(color=OTHER, label="other")]
+    style.legend_of(figure, shades, others=others if rows.lost_hours.notna().any() else [])
     return figure
 
 
 def _draw_panel(axes: Axes, rows: DataFrame, shades: dict[tuple[str, str], str]) -> None:
-    at, middles = 0.0, {}
-    groups: list[tuple[Any, DataFrame]] = list(rows.groupby("context"))
-    for context, group in groups:
-        part = group.sort_values(["params", "size", "seed", "lr_scale"]).fillna(
-            {"lost_hours": 0.0, "other_hours": 0.0}
-        )
-        places = [at + i for i in range(len(part))]
-        colours = [shades[key] for key in zip(part.attention, part["size"], strict=True)]
-        axes.bar(places, part.productive_hours, width=0.9, color=colours)
-        lower = part.productive_hours
-        for column, colour in (("lost_hours", LOST), ("other_hours", OTHER)):
-            axes.bar(places, part[column], width=0.9, bottom=lower, color=colour)
-            lower = lower + part[column]
-        middles[style.tokens(context)] = at + (len(part) - 1) / 2
-        at += len(part) + GAP
+    order = {key: i for i, key in enumerate(shades)}
+    keys = list(zip(rows.attention, rows["size"], strict=True))
+    part = rows.assign(order=[order[key] for key in keys], colour=[shades[key] for key in keys])
+    part = part.sort_values(["source", "order", "seed", "lr_scale"])
+    looks = {"productive_hours": part.colour, "lost_hours": LOST, "other_hours": OTHER}
+    lower, places = 0.0, range(len(part))
+    for column, colour in looks.items():
+        hours = part[column].fillna(0.0).to_numpy()
+        axes.bar(places, hours, width=0.9, bottom=lower, color=colour)
+        lower = lower + hours
     if rows.budget_hours.notna().any():
         axes.axhline(rows.budget_hours.max(), color="0.2", linestyle="--", linewidth=1.0)
-    axes.set_xticks(list(middles.values()), list(middles))
+    axes.set_xticks([])
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(False, axis="x")
-
-
-def _legend(rows: DataFrame, shades: dict[tuple[str, str], str]) -> list[Patch | Line2D]:
-    handles: list[Patch | Line2D] = [
-        Patch(color=colour, label=f"{attention} {size}")
-        for (attention, size), colour in shades.items()
-    ]
-    if rows.lost_hours.notna().any():
-        handles += [Patch(color=LOST, label="lost"), Patch(color=OTHER, label="other")]
-    if rows.budget_hours.notna().any():
-        handles.append(Line2D([], [], color="0.2", linestyle="--", linewidth=1.0, label="budget"))
-    return handles

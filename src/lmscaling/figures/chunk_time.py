@@ -58,6 +58,6 @@ def _name(context: int) -> str:
 
 def _shades(contexts: list[int]) -> dict[str, speed.Method]:
     """The look of each context: the colour of linear attention, darker for longer ones."""
-    shades = style.shades(style.COLOURS["linear"], len(contexts) + 3)[3:]  # the first are too light
+    shades = style.shades(style.COLOURS["linear"], len(contexts))
     looks = zip(shades, cycle(style.MARKERS), strict=False)
     return {_name(c): speed.Method(*look) for c, look in zip(contexts, looks, strict=False)}

@@ -1,5 +1,5 @@
 """Copy task: time and memory against the length. The model is the size that the study calls
-copy, as small as that of the task. Time of an update and peak memory for each sequence, medians
+copy, as small as that of the task. Time of a step and peak memory for each sequence, medians
 with quartiles over repeats; a slope is the exponent over the longest three octaves, with its 95 %
 interval (Student's t of the residuals; none for fewer than three lengths). A cross at the upper
 edge marks a length that ran out of memory, a plus one that exceeded the time limit.

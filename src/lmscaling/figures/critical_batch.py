@@ -1,10 +1,10 @@
 """Critical batch over training. Lines are the simple noise scale of the gradient (McCandlish et al.
-2018, arXiv:1812.06162, appendix A.1), estimated at every tenth update from the norms of the
-gradients of a micro-batch and of the whole update: the ratio of averages over updates within a
+2018, arXiv:1812.06162, appendix A.1), estimated at every tenth step from the norms of the
+gradients of a micro-batch and of the whole step: the ratio of averages over steps within a
 factor of 2 and over seeds, with its 95 % interval (Fieller). A triangle is the lower end of an
-interval without an upper one. The dotted line is the batch of an update. Where the scale is far
-above it, a larger batch would need fewer updates and hardly more tokens; where it is far below,
-a smaller batch would need fewer tokens and hardly more updates. Runs whose updates are a single
+interval without an upper one. The dotted line is the batch of a step. Where the scale is far
+above it, a larger batch would need fewer steps and barely more tokens; where it is far below,
+a smaller batch would need fewer tokens and barely more steps. Runs whose steps are a single
 micro-batch have no estimate; in text that is not shuffled, micro-batches are neighbouring documents
 and the scale is too high.
 """
@@ -53,7 +53,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             axes.axhline(tokens, color="0.4", linewidth=1.0, linestyle=":")
         axes.set_title(f"context {context:,}")
         axes.set(xscale="log", yscale="log")
-    style.label_outer(panels, "Updates", "Noise scale (tokens)")
+    style.label_outer(panels, "Steps", "Noise scale (tokens)")
     style.legend_of(figure, shades)
     panels[0].legend(
         handles=[

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame
 
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import floors, style
 from lmscaling.fits import seeds
 
 SECTION = "learning"
@@ -54,6 +54,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         _mark_best(axes, own.loc[own.split == "validation"], colour)
         title = name if len(places) == 1 else f"{name}, {size} at {context:,}"
         axes.set_title(title, fontsize="medium")
+    floors.draw(panels, db, rows, [context for *_, context in cells])
     style.label_outer(panels, "Epochs (passes)", "Loss (nats per token)")
     handles = [
         Line2D([], [], color="0.3", label="validation"),

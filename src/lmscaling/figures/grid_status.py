@@ -1,7 +1,7 @@
-"""Status of every cell of the study. Each field is a size and a context, with the letter of its
-status. If several seeds or learning rates share a field, each letter follows the number of runs
-with that status, and the colour is that of the worst status; a skipped run colours only a field in
-which all are skipped. White fields have no cell.
+"""Status of every run of the study. Each field is an attention and a context, with the letter of
+its status and the number of its runs. The colour is that of the worst status. White fields have no
+run, or only skipped ones. Sizes, attentions and contexts of which all runs are skipped are not
+shown.
 """
 
 from collections import Counter
@@ -43,6 +43,8 @@ NAMES = {"oom": "out of memory"}
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    asked = rows.loc[rows.status != "skipped"]
+    rows = asked if len(asked) else rows
     legend = [
         Patch(facecolor=colour, label=f"{letter}  {NAMES.get(status, status.replace('_', ' '))}")
         for status, (letter, colour) in LOOKS.items()
@@ -56,8 +58,7 @@ def _field(rows: DataFrame) -> tuple[str, str]:
     """Colour and letters of one field."""
     counts = Counter(rows.status)
     present = [status for status in LOOKS if counts[status]]
-    worst = ([status for status in present if status != "skipped"] or present)[-1]
-    colour = LOOKS[worst][1]
+    colour = LOOKS[present[-1]][1]
     if len(rows) == 1:
         return colour, LOOKS[present[0]][0]
     return colour, " ".join(f"{counts[status]}{LOOKS[status][0]}" for status in present)

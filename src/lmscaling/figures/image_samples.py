@@ -68,9 +68,10 @@ def _told(row: dict[Any, Any]) -> str:
 
 def _strip(axes: Axes, images: str, row: dict[Any, Any]) -> None:
     """Some images side by side, with a white column between two."""
-    height, width = json.loads(row["shape"])
-    pixels = np.array(json.loads(images)[:SHOWN], dtype=float).reshape(-1, height, width)
-    shown = np.pad(pixels / row["levels"], ((0, 0), (0, 0), (0, 1)), constant_values=np.nan)
+    shape = json.loads(row["shape"])
+    pixels = np.array(json.loads(images)[:SHOWN], dtype=float).reshape(-1, *shape)
+    gap = [(0, 0), (0, 0), (0, 1), (0, 0)][: pixels.ndim]
+    shown = np.pad(pixels / row["levels"], gap, constant_values=1.0 if pixels.ndim > 3 else np.nan)
     strip = np.concatenate(list(shown), 1)[:, :-1]
     axes.imshow(strip, cmap="gray", vmin=0, vmax=1, interpolation="none", aspect="equal")
     axes.set_axis_off()

@@ -1,9 +1,9 @@
-"""Spikes of the training loss per 10,000 updates, and non-finite losses. Each field is a size and a
+"""Spikes of the training loss per 10,000 steps, and non-finite losses. Each field is a size and a
 context, darker for more spikes; seeds and learning rates of a field are averaged. An exclamation
 mark denotes an infinite or NaN loss. A Δ denotes that spikes were judged by the difference of the
-loss from those of at least three other runs on the same text at the same update; without it they
+loss from those of at least three other runs on the same text at the same step; without it they
 were judged by the losses of the run alone. The note of the table of cells defines a spike. Spikes
-of published runs were counted in means over 100 updates, which reduce a spike of a single update by
+of published runs were counted in means over 100 steps, which reduce a spike of a single step by
 a factor of 100.
 """
 

@@ -1,20 +1,19 @@
-"""The best size for a time budget. Loss against N at each share of the budget; one row of panels
-for each context, one column for each attention. Thin lines join means over seeds. A star marks the
+"""The best size for a budget. Loss against N at each share of the budget; one row of panels for
+each context, one column for each attention. Thin lines join means over seeds. A star marks the
 minimum of a polynomial of degree four in ln N (dotted) with a bar for its 95 % interval, which may
 be narrower than the star; it is drawn only where at least two sizes lie on each side and the losses
 do not deviate from the polynomial by more than seeds scatter. Last column, if any budget brackets
-its optimum: the best size against the budget with the fitted power law N*(t) = G t^p, given where
-at least three budgets determine their optimum. Bars that are dotted are no confidence intervals but
-ranges if seeds differ by as much as the panel says. Panels without a result state the reason.
-Hollow marks are points that spent over 5 % more or less than their budget; a point whose loss this
-changes by more than half a standard deviation of seeds is not fitted. Losses far above the others
-are arrows at the upper edge. Attentions of one size are left out where others have several. N
-counts parameters without embeddings.
+its optimum: the best size against the budget t (hours, FLOPs or steps) with the fitted power law
+N*(t) = G t^p, given where at least three budgets determine their optimum. Bars that are dotted are
+no confidence intervals but ranges if seeds differ by as much as the panel says. Panels without a
+result state the reason. Hollow marks are points that spent over 5 % more or less than their budget;
+a point whose loss this changes by more than half a standard deviation of seeds is not fitted.
+Losses far above the others are arrows at the upper edge. Attentions of one size are left out where
+others have several. N counts parameters without embeddings.
 """
 
 from itertools import cycle
 
-import seaborn as sns
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,14 +21,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 from pandas import DataFrame, notna
 
-from lmscaling.figures.shared import law_panels, style
+from lmscaling.figures.shared import floors, law_panels, style
 from lmscaling.fits import optimum, points
 from lmscaling.fits.rows import Row, interval_of
 from lmscaling.formatting import short
 
 SECTION = "laws"
 QUERY = points.QUERY_OF.format(view="drawn_points")
-UNITS = {"hours": "h", "updates": "updates"}
+UNITS = {"hours": "h", "updates": "steps", "flops": "FLOPs"}
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
@@ -38,7 +37,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     shown = every.loc[every.attention.isin(attentions) & every.context.isin(contexts)]
     best = law_panels.fitted(db, "best_sizes", shown, "attention", "context")
     budgets = sorted(set(shown.budget))
-    shades = sns.color_palette("crest", len(budgets)).as_hex()
+    shades = style.depths(len(budgets))
     looks = dict(zip(budgets, zip(shades, cycle(style.MARKERS), strict=False), strict=True))
     colours, grows = style.palette(rows.attention), int(best.best.notna().any())
     figure, panels = style.grid(len(contexts), len(attentions) + grows, 1.9, sharex="col")
@@ -51,18 +50,19 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                 optima = laws.loc[laws.attention == attention].to_dict("records")
                 _draw_losses(axes, known, optima, looks)
             else:
-                law_panels.placeholder(axes, "no run has reached a share of the budget")
+                axes.set_axis_off()
         if grows:
             _draw_growth(row[-1], laws, colours)
             row[-1].set_ylabel("Best N (parameters)")
+    losses = panels[:, : len(attentions)]
+    floors.draw(losses.T, db, rows, contexts * len(attentions))
     tops = [f"{attention} attention" for attention in attentions] + [""] * grows
     sides = [f"context {style.tokens(context)}" for context in contexts]
     law_panels.label_grid(panels, tops, sides, "N (parameters)", "Loss\n(nats per token)")
-    for axes in panels[-1, : len(attentions)]:
+    for axes in losses[-1]:
         axes.tick_params(labelbottom=True)
     if grows:
-        label = "Productive time (hours)" if unit == "hours" else "Budget (updates)"
-        panels[-1, -1].set_xlabel(label)
+        panels[-1, -1].set_xlabel(law_panels.BUDGETS[unit])
     style.legend(figure, _handles(looks, unit, attentions if grows else [], colours), 7)
     law_panels.footnote(figure, every)
     return figure
@@ -72,7 +72,7 @@ def _handles(
     looks: dict, unit: str, attentions: list[str], colours: dict[str, str]
 ) -> list[Line2D]:
     budgets = [
-        Line2D([], [], color=colour, marker=mark, markersize=4.5, label=f"{budget:g} {unit}")
+        Line2D([], [], color=colour, marker=mark, markersize=4.5, label=f"{budget:g} {UNITS[unit]}")
         for budget, (colour, mark) in looks.items()
     ]
     return budgets + style.attention_handles(colours, attentions, False)
@@ -110,9 +110,10 @@ def _draw_growth(axes: Axes, laws: DataFrame, colours: dict[str, str]) -> None:
     """The best size against the budget, for all attentions."""
     known = laws.loc[laws.best.notna()]
     if known.empty:
-        law_panels.placeholder(axes, "no budget has a bracketed optimum")
+        axes.set_axis_off()
         return
     times = sorted(set(known.budget))
+    symbol = "C" if laws.unit.iloc[0] == "flops" else "t"
     style.log_scale(axes, "x", times)
     lines = []
     for name, part in laws.groupby("attention", sort=False):
@@ -121,7 +122,7 @@ def _draw_growth(axes: Axes, laws: DataFrame, colours: dict[str, str]) -> None:
         axes.plot(found.budget, found.best, "o", color=colour)
         if notna(law["p"]):
             ends = "" if interval is None else f" ({law_panels.format_interval(interval)})"
-            lines.append(f"{name}: N* ~ t^{law['p']:.2f}{ends}")
+            lines.append(f"{name}: N* ~ {symbol}^{law['p']:.2f}{ends}")
             axes.plot(times, [law["G"] * t ** law["p"] for t in times],
                       linestyle=style.dashes(str(name)), color=colour)  # fmt: skip
         elif len(found):

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame, isna, notna
 
-from lmscaling.figures.shared import ends, style
+from lmscaling.figures.shared import ends, floors, style
 from lmscaling.fits import lr_optimum
 from lmscaling.fits.rows import Row, interval_of
 
@@ -59,7 +59,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         _draw_optima(axes, best, colours)
         results = [f"{row['attention']}: {_describe_optimum(row)}" for row in best]
         axes.set_title("\n".join([f"{size}, context {context:,}", *results]), fontsize="small")
-        axes.set_xlabel("Learning rate (per update)")
+        axes.set_xlabel("Learning rate (per step)")
+    floors.draw(places, db, rows, panels.context.tolist())
     for axes in places[::COLUMNS]:
         axes.set_ylabel("Validation loss (nats per token)")
     style.legend(figure, _legend(colours), 4)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from pandas import DataFrame
 
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import floors, style
 from lmscaling.fits.noise import Noise, Place
 from lmscaling.fits.uncertainty import Interval
 
@@ -67,6 +67,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         if kinds == 2:
             baseline = rows.loc[rows.is_baseline, "attention"].iloc[0]
             panels[kinds * i + 1, 0].set_ylabel(f"Gap to\n{baseline} (nats)")
+    for j, (dataset, _) in enumerate(columns):
+        floors.draw(panels[::kinds, j], db, rows, contexts, dataset)
     if kinds == 2:  # a few bins of few tokens must not make all others look equal
         widest = gaps[["gap", "low", "high"]].abs().max(axis=1).quantile(0.8)
         panels[1, 0].set_ylim(-1.3 * widest or None, 1.3 * widest or None)

@@ -1,10 +1,10 @@
 """How much more the baseline must spend to reach the same loss. The compute multiplier of an
 attention against the baseline of the study, m(L) = spent by the baseline / spent by the attention
-when the loss reaches L, in updates, in counted FLOPs where they are known, and in productive hours;
+when the loss reaches L, in steps, in counted FLOPs where they are known, and in hours of training;
 above 1 the attention is better than the baseline. Rows are pairs and sizes. Left: the multiplier at
 the lowest compared loss against the context. Right: the multiplier against the loss, which falls to
-the right over at most the last 1.5 nats and five doublings of updates, at three contexts. The
-multiplier in hours is the one in updates times the ratio of the times of an update.
+the right over at most the last 1.5 nats and five doublings of steps, at three contexts. The
+multiplier in hours is the one in steps times the ratio of the times of a step.
 Bars and bands invert a test of the gap of paired seeds; the note below the panels says what they
 assume. They are cut off where an end is open, because the baseline does not reach the loss. Curves
 are training losses for published runs, validation losses at a constant learning rate for measured
@@ -24,7 +24,7 @@ from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import multiplier
-from lmscaling.fits.multiplier import AXES
+from lmscaling.fits.smooth_curves import AXES
 
 SECTION = "laws"
 QUERY = multiplier.QUERY_OF.format(view="drawn_curves")
@@ -33,7 +33,7 @@ LOOKS: dict[str, tuple[str, Any]] = {
     "updates": ("#3B3B3B", "-"), "flops": ("#8C4BB8", "--"), "hours": ("#1B8A4B", "-."),
 }  # fmt: skip
 """Colours and strokes of the axes, none of which is that of an attention."""
-NAMES = {"updates": "in updates", "flops": "in FLOPs", "hours": "in hours"}
+NAMES = {"updates": "in steps", "flops": "in FLOPs", "hours": "in hours"}
 MOST_CURVES = 3
 """Contexts whose curves are drawn; the panel on the left has all of them."""
 SHOWN = 1.5
@@ -107,7 +107,7 @@ def _draw_contexts(
 def _draw_losses(axes: Axes, levels: DataFrame, known_axes: list[str]) -> None:
     """Multipliers of one context against the loss, with bands."""
     if levels.empty:
-        law_panels.placeholder(axes, "not compared at this context")
+        axes.set_axis_off()
         return
     for axis in (axis for axis in known_axes if not levels[axis].hasnans):
         colour, stroke = LOOKS[axis]

@@ -12,11 +12,12 @@ from lmscaling.figures.shared.entry import Entry
 from lmscaling.plan.throughput import coefficients, timed_steps
 from lmscaling.plan.throughput.model import Coefficients, Prediction
 
-QUERY = """
+QUERY = f"""
     SELECT source, setup, sweep, size, params, method, context, batch, repeats, status, device,
         n_layer, n_head, n_head * d_head AS d_model, seconds
     FROM speeds
     WHERE kind = 'time_step' AND status = 'done'
+        AND len([name FOR name IN {timed_steps.LISTED} IF starts_with(device, name)]) > 0
     ORDER BY ALL
 """
 """Measured steps. A method whose kind is not known, and a device that is not listed, have no

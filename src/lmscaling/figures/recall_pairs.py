@@ -2,7 +2,7 @@
 first query of each key after so many key-value pairs. One panel an attention; lines are means over
 seeds at the best factor of the learning rate, darker for larger models, and dots are seeds. The
 dotted line is what guessing one of the sequence's values reaches. Crosses are seeds that have not
-learned: they recall the fewest pairs hardly more often than by guessing, and no line includes them.
+learned: they recall the fewest pairs no more often than by chance, and no line includes them.
 """
 
 import numpy as np
@@ -52,7 +52,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 def _handles(rows: DataFrame) -> list[Line2D]:
     """One grey line for each size, and the guess."""
     sizes = style.sizes_of(rows)
-    greys = style.shades("#303030", len(sizes))
+    greys = style.shades("#808080", len(sizes))
     layers = dict(zip(rows["size"], rows.n_layer, strict=True))
     widths = dict(zip(rows["size"], rows.d_model, strict=True))
     handles = [

@@ -174,7 +174,7 @@ measured.
     "step_time": Entry(
         """\
 Time of a training step per sequence against the context. A step is the forward pass, backward
-pass and optimizer update of as many sequences as have the tokens of the study, one if none are
+pass and optimizer step of as many sequences as have the tokens of the study, one if none are
 given; published steps have one. One panel for each size. Softmax attention is computed without
 storing the attention matrix (flash, flash4, cudnn) or with it (no_flash), linear attention token by
 token (state) or in chunks of tokens (chunked). Bars are quartiles over repeats. Thin grey lines

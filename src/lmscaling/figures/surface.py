@@ -59,7 +59,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for j, context in enumerate(contexts):
             key, axes = (attention, context), panels[i, j]
             if key not in drawn:
-                law_panels.placeholder(axes, "no losses yet")
+                axes.set_axis_off()
                 continue
             _draw_points(axes, drawn[key], left[key], scale)
             if isinstance(laws[key]["drawn"], np.ndarray):

@@ -1,4 +1,4 @@
-"""Learning of each task. Accuracy of the hardest targets and validation loss over the updates:
+"""Learning of each task. Accuracy of the hardest targets and validation loss over the steps:
 means over seeds at the best factor of the learning rate, with the range of the seeds as a band. A
 loss is in nats per target that counts. Tasks without targets that are scored, such as images, have
 a loss only.
@@ -8,7 +8,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import floors, style
 
 SECTION = "tasks"
 
@@ -31,6 +31,7 @@ QUERY = """
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     tasks = rows.task.unique().tolist()
+    texts = db.sql("SELECT DISTINCT task, dataset, context FROM tasks").df().set_index("task")
     colours = style.palette(rows.attention)
     figure, places = style.grid(2, len(tasks), 1.65, sharex="col")
     for column, task in enumerate(tasks):
@@ -39,12 +40,14 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             look = colours[str(name)], style.dashes(str(name))
             style.draw_range(top, part.dropna(subset="accuracy"), "updates", "accuracy", *look)
             style.draw_range(bottom, part, "updates", "loss", *look)
+        of = texts.loc[task]
+        floors.draw([bottom], db, rows, [of.context], of.dataset)
         if top.lines:
             top.set_ylim(-0.03, 1.05)
         else:
             top.set_axis_off()
         (top if top.axison else bottom).set_title(task, fontsize="medium")
-        bottom.set_xlabel("Updates")
+        bottom.set_xlabel("Steps")
     places[0, 0].set_ylabel("Accuracy (share)")
     places[1, 0].set_ylabel("Loss (nats per target)")
     style.legend(figure, style.attention_handles(colours, rows.attention.unique(), False), 4)

@@ -2,7 +2,7 @@
 sequences; of their contexts the three shortest are shown. Upper row: tokens per second. Lower row:
 model FLOPs utilization (MFU), counted FLOPs per second, causal attention at half the cost, over the
 dense bfloat16 peak of the device, known for GPUs only. A step is the forward pass, backward pass
-and optimizer update; bars are quartiles over repeats. A cross at the upper edge marks a size that
+and optimizer step; bars are quartiles over repeats. A cross at the upper edge marks a size that
 ran out of memory.
 """
 

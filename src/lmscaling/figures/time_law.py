@@ -4,7 +4,7 @@ are sizes, columns contexts. E and gamma are those of this form: others follow t
 and have another E, so they have no intervals. Each attention has its own E. The edges of a band are
 dotted where it is the range if seeds differ by as much as was assumed: one run does not show how
 much the level of runs scatters. Where the losses deviate from the law by more than the noise, no
-law is drawn and the panel says so. If budgets count updates, updates take the place of hours.
+law is drawn and the panel says so. If budgets count steps, steps take the place of hours.
 """
 
 from duckdb import DuckDBPyConnection
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame, isna
 
-from lmscaling.figures.shared import law_panels, style
+from lmscaling.figures.shared import floors, law_panels, style
 from lmscaling.fits import points, power_law
 
 SECTION = "laws"
@@ -42,10 +42,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                 for of in (shown, laws, curves)
             )
             if known.empty:
-                law_panels.placeholder(axes, "no run has reached a share of the budget")
+                axes.set_axis_off()
                 continue
             _draw_panel(axes, known, fitted, runs, looks, width=132 // len(contexts))
-    x = "Time (hours)" if rows.unit.iloc[0] == "hours" else "Budget (updates)"
+    floors.draw(panels, db, rows, [*contexts] * len(sizes))
+    x = law_panels.BUDGETS[rows.unit.iloc[0]]
     tops = [f"context {style.tokens(context)}" for context in contexts]
     law_panels.label_grid(panels, tops, sizes, x, "Loss (nats per token)")
     style.legend(figure, style.attention_handles(colours, colours, True), 7)

@@ -9,6 +9,7 @@ from duckdb import DuckDBPyConnection
 
 from lmscaling.fits import (
     context_law,
+    frontier,
     holdout,
     isotime,
     loss_surface,
@@ -16,12 +17,15 @@ from lmscaling.fits import (
     points,
     power_law,
 )
+from lmscaling.fits.frontier import Frontier
 from lmscaling.fits.holdout import Holdout
+from lmscaling.fits.isotime import IsoTime
 from lmscaling.fits.loss_surface import LossSurface
 from lmscaling.fits.optimum import Optimum
 from lmscaling.fits.points import Group
 from lmscaling.fits.rows import Row, number, numbers
 from lmscaling.fits.uncertainty import Interval
+from lmscaling.formatting import short
 
 FARTHER = 4
 """The coverage of the surface is known up to so many times the largest N and D."""
@@ -39,6 +43,8 @@ def compute(db: DuckDBPyConnection) -> dict[str, list[Row]]:
         for key, group in groups.items()
     }
     surfaces = {key: _judged(loss_surface.fit_group(groups[key]), held[key]) for key in groups}
+    best = isotime.fit_groups(groups)
+    frontiers = frontier.fit_groups(db.sql(frontier.QUERY).fetchall())
     found: dict[str, Iterator[Row]] = {
         "surfaces": _surfaces(groups, surfaces, held),
         "surface_forms": _forms(groups, surfaces),
@@ -46,7 +52,8 @@ def compute(db: DuckDBPyConnection) -> dict[str, list[Row]]:
         "surface_conventions": _conventions(groups, surfaces),
         "held_out": _held_out(groups, held),
         "time_laws": _time_laws(points.groups(known, "size", "context")),
-        "best_sizes": _best_sizes(groups),
+        "best_sizes": _best_sizes(groups, best),
+        "optimal_sizes": _optimal_sizes(groups, frontiers, best, surfaces),
         "best_contexts": _best_contexts(points.groups(known, "attention", "size")),
         "best_rates": best_rates(db.sql(lr_optimum.QUERY).fetchall()),
     }
@@ -86,9 +93,10 @@ def _surfaces(
             error = holdout.form_error(held[key], N, D)
             band = None if error is None else law.band(N, D, error)[0]
             farther = number("farther", float(law.loss(N, D)), band)
+        lone = f"; without sizes of one run: {', '.join(map(short, law.lone))}" if law.lone else ""
         yield {
             **_of(key, group, "attention", "context"), "status": law.status,
-            "why": loss_surface.STATUSES[law.status], "points": law.points, "runs": law.runs,
+            "why": loss_surface.STATUSES[law.status] + lone, "points": law.points, "runs": law.runs,
             **farther, "tests": "; ".join(map(str, law.tests)),
             "drawn": _drawn(law.coefficients), **_parameters(law.values, law.intervals),
         }  # fmt: skip
@@ -137,11 +145,14 @@ def _conventions(groups: Groups, surfaces: Mapping[tuple, LossSurface]) -> Itera
 def _held_out(groups: Groups, held: Mapping[tuple, Iterable[Holdout]]) -> Iterator[Row]:
     for key, group in groups.items():
         for found in held[key]:
+            last = max(found.places, key=lambda place: place.N * place.D, default=None)
             yield {
                 **_of(key, group, "attention", "context"), "by": found.by, "beyond": found.beyond,
                 "places": len(found.places), "rms": found.rms, "skill": found.skill,
                 "worst": max((abs(place.error) for place in found.places), default=None),
                 "status": found.status, "why": holdout.STATUSES[found.status],
+                "loss": last and last.loss,
+                **number("predicted", last and last.predicted, last and last.interval),
             }  # fmt: skip
 
 
@@ -170,8 +181,40 @@ def _band(law: power_law.PowerLaw, spent: np.ndarray) -> Row:
     return points | {"curve_lower": low, "curve_upper": high}
 
 
-def _best_sizes(groups: Groups) -> Iterator[Row]:
-    for key, law in isotime.fit_groups(groups).items():
+def _optimal_sizes(
+    groups: Groups,
+    frontiers: Mapping[tuple, Frontier],
+    best: Mapping[tuple, IsoTime],
+    surfaces: Mapping[tuple, LossSurface],
+) -> Iterator[Row]:
+    """The three approaches of Hoffmann et al. 2022 at budgets in FLOPs."""
+    for key, group in groups.items():
+        if group.unit != "flops":
+            continue
+        source, _, attention, context = key
+        C = float(group.column("budget").max())
+        none = Frontier(status="too_few")  # no run is done
+        edge = frontiers.get((source, attention, context), none)
+        size, law = best[key], surfaces[key]
+        found = [
+            (edge.status, frontier.STATUSES, edge.a, None, _power(edge.G, edge.a, C)),
+            (size.status, isotime.STATUSES, size.p, size.interval, _power(size.G, size.p, C)),
+            (law.status, loss_surface.STATUSES, law.values.get("a"), law.intervals.get("a"),
+             law.optimal_size(C)),
+        ]  # fmt: skip
+        for approach, (status, statuses, a, interval, at) in enumerate(found, 1):
+            yield {
+                **_of(key, group, "attention", "context"), "approach": approach, "status": status,
+                "why": statuses[status], "compute": C, "best": at, **number("a", a, interval),
+            }  # fmt: skip
+
+
+def _power(factor: float | None, exponent: float | None, x: float) -> float | None:
+    return None if factor is None or exponent is None else factor * x**exponent
+
+
+def _best_sizes(groups: Groups, found: Mapping[tuple, IsoTime]) -> Iterator[Row]:
+    for key, law in found.items():
         group = groups[key]
         head = _of(key, group, "attention", "context") | {
             "unit": group.unit, "law_status": law.status, "law_lack": law.lack, "G": law.G,
@@ -207,7 +250,7 @@ def _without(moved: tuple[str, float] | None) -> Row:
     return dict(zip(("without", "moved"), moved or (None, None), strict=True))
 
 
-def _excluded(law: isotime.IsoTime | Optimum, unit: str) -> str:
+def _excluded(law: IsoTime | Optimum, unit: str) -> str:
     """Runs that were not fitted, and why."""
     lines = [f"{run} deviates from its other seeds" for run in law.left_out]
     lines += [f"{run} spent {spent:.3g} of {budget:.3g} {unit}"

@@ -8,10 +8,7 @@ fixed fractions of its updates. In hours it is a product:
     hours = updates x speed,    speed = (hours per update)_reference / (hours per update)_other
 
 Runs with the same seed are paired: they see the same data in the same order, so most of their
-noise is common. It cancels where curves are subtracted at equal updates before they are smoothed,
-by a running median of 21 points, which is insensitive to spikes. A decreasing function is then
-fitted to the mean curve by least squares (isotonic regression), so that it can be inverted. Between
-points ln x is linear in the loss.
+noise is common. It cancels where curves are subtracted at equal updates before they are smoothed.
 
 Intervals invert a t test: they contain every m for which the paired gap
 ``L_reference(m x) - L_other(x)`` does not differ from 0. Its standard deviation is measured between
@@ -26,15 +23,15 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import isotonic_regression
+from numpy.typing import NDArray
 
 from lmscaling.fits import crossing
 from lmscaling.fits.crossing import Crossings
 from lmscaling.fits.noise import Noise, Place, Spread
+from lmscaling.fits.smooth_curves import AXES, Curve, Smooth, decreasing, inverse, smooth
 from lmscaling.fits.uncertainty import Interval
 
 STATUSES = {
@@ -60,23 +57,10 @@ QUERY = QUERY_OF.format(view="law_curves")
 
 K = TypeVar("K", bound=Hashable)
 
-AXES = ("updates", "flops", "hours")
-WINDOW = 21
 FRACTIONS = 2.0 ** (-np.arange(21) / 4)
 """Of the updates of the other curve, from the end to 1/32, where losses are compared."""
 DOUBLINGS = FRACTIONS[::4]
 """Of what both have spent, where the noise of crossings is measured."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The losses of one attention, in order of updates."""
-
-    updates: ArrayLike
-    flops: ArrayLike
-    hours: ArrayLike
-    loss: ArrayLike
-    """``[n]`` of one run or ``[s, n]``, nats per token; NaN if missing."""
 
 
 @dataclass(frozen=True)
@@ -227,24 +211,11 @@ def _spreads(
 
 
 @dataclass(frozen=True)
-class _Smooth:
-    """A smoothed curve: logarithms ``[axis, n]`` of what was spent, and losses ``[s, n]``."""
-
-    log_spent: NDArray
-    loss: NDArray
-
-    def at(self, log_x: NDArray, axis: int = 0) -> NDArray:
-        """``[s, x]``: the loss of each seed; NaN outside the curve."""
-        row = self.log_spent[axis]
-        return np.array([np.interp(log_x, row, one, np.nan, np.nan) for one in self.loss])
-
-
-@dataclass(frozen=True)
 class _Paired:
     """Two smoothed curves and their gaps by seed."""
 
-    reference: _Smooth
-    other: _Smooth
+    reference: Smooth
+    other: Smooth
     falling: NDArray
     """``[n]``: decreasing mean loss of the reference."""
     log_x: NDArray
@@ -263,14 +234,14 @@ class _Paired:
         """The pair, or the status that says why it cannot be compared."""
         if not len(np.atleast_2d(reference.loss)):
             return "unpaired"
-        one, two = _smooth(reference, other)
+        one, two = smooth(reference, other)
         if min(one.loss.shape[1], two.loss.shape[1]) < 2:
             return "too_few"
-        falling, mean = (_decreasing(curve.loss.mean(axis=0)) for curve in (one, two))
+        falling, mean = (decreasing(curve.loss.mean(axis=0)) for curve in (one, two))
         log_x = two.log_spent[0, -1] + np.log(FRACTIONS)
         loss = np.interp(log_x, two.log_spent[0], mean, np.nan)
-        first = _inverse(one.log_spent[0], falling, loss, "left")
-        last = _inverse(one.log_spent[0], falling, loss, "right")
+        first = inverse(one.log_spent[0], falling, loss, "left")
+        last = inverse(one.log_spent[0], falling, loss, "right")
         with np.errstate(invalid="ignore"):
             there = np.where(np.isfinite(first) & np.isfinite(last), (first + last) / 2, np.nan)
         gaps = {"loss": one.at(there) - two.at(log_x)}
@@ -304,8 +275,8 @@ class _Paired:
 
     def _level(self, j: int, spread: Spread) -> AtLoss:
         half = spread.quantile() * spread.error
-        low = _inverse(self.reference.log_spent[0], self.falling, self.loss[j] + half, "left")
-        high = _inverse(self.reference.log_spent[0], self.falling, self.loss[j] - half, "right")
+        low = inverse(self.reference.log_spent[0], self.falling, self.loss[j] + half, "left")
+        high = inverse(self.reference.log_spent[0], self.falling, self.loss[j] - half, "right")
         ends = {
             axis: Interval(self._m(i, j, low), self._m(i, j, high), spread.assumed)
             for i, axis in enumerate(AXES)
@@ -342,52 +313,3 @@ class _Paired:
         error = np.interp(both, places, [spread.error for _, spread in known])
         degrees = np.interp(both, places, [min(spread.degrees, 1e6) for _, spread in known])
         return crossing.fit(np.exp(both), gap, error, degrees, known[-1][1].assumed)
-
-
-def _smooth(reference: Curve, other: Curve) -> tuple[_Smooth, _Smooth]:
-    """Both curves without missing losses, smoothed; at equal updates their difference is."""
-    parts = []
-    for curve in (reference, other):
-        loss = np.atleast_2d(np.asarray(curve.loss, dtype=float))
-        known = np.isfinite(loss).all(axis=0)
-        spent = [np.asarray(getattr(curve, axis), dtype=float)[known] for axis in AXES]
-        parts.append((np.array(spent), loss[:, known]))
-    (spent_1, loss_1), (spent_2, loss_2) = parts
-    smooth_1, smooth_2 = _running_median(loss_1), _running_median(loss_2)
-    _, i, j = np.intersect1d(spent_1[0], spent_2[0], return_indices=True)
-    smooth_2[:, j] = smooth_1[:, i] - _running_median(loss_1[:, i] - loss_2[:, j])
-    return _Smooth(np.log(spent_1), smooth_1), _Smooth(np.log(spent_2), smooth_2)
-
-
-def _running_median(loss_sn: NDArray) -> NDArray:
-    """Median of the 21 points around each point; near an end of the largest symmetric window."""
-    half, n = WINDOW // 2, loss_sn.shape[1]
-    smooth = loss_sn.copy()
-    for i in range(1, min(half, (n + 1) // 2)):
-        smooth[:, i] = np.median(loss_sn[:, : 2 * i + 1], axis=1)
-        smooth[:, -1 - i] = np.median(loss_sn[:, -1 - 2 * i :], axis=1)
-    if n >= WINDOW:
-        windows = np.lib.stride_tricks.sliding_window_view(loss_sn, WINDOW, axis=1)
-        smooth[:, half:-half] = np.median(windows, axis=2)
-    return smooth
-
-
-def _decreasing(loss: NDArray) -> NDArray:
-    """The decreasing curve that is nearest by least squares."""
-    return isotonic_regression(loss, increasing=False).x
-
-
-def _inverse(
-    log_x: NDArray, falling: NDArray, loss: ArrayLike, side: Literal["left", "right"]
-) -> NDArray:
-    """Where a decreasing curve has a loss: the first place (``left``) at which it is as low, or the
-    last one (``right``) at which it is as high; infinite beyond its ends."""
-    wanted = np.asarray(loss, dtype=float)
-    i = np.searchsorted(-falling, -wanted, side)
-    a, b = np.clip(i - 1, 0, None), np.clip(i, None, len(falling) - 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        part = np.where(a == b, 0.0, (falling[a] - wanted) / (falling[a] - falling[b]))
-    found = log_x[a] + part * (log_x[b] - log_x[a])
-    outside = np.where(i == 0, -np.inf, np.where(i == len(falling), np.inf, found))
-    found = np.where((a == b) & (falling[a] != wanted), outside, found)
-    return np.where(np.isnan(wanted), np.nan, found)

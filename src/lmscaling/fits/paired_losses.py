@@ -240,16 +240,26 @@ def _slope(point: Point, run: list[Point]) -> float:
 
 
 def _table(points: Iterable[Point], by: str) -> tuple[Table, tuple[float, ...]]:
-    """Losses by run and budget, and the budgets."""
+    """Losses by cell, seed and budget, and the budgets. A row is a run with its branches, or the
+    runs of an axis of budgets, which share seed and text, too."""
     points = list(points)
     budgets = tuple(sorted({p.budget for p in points}))
-    runs: dict[str, Point] = {p.trunk: p for p in points}
-    row = {run: i for i, run in enumerate(runs)}
-    loss = np.full((len(runs), len(budgets)), np.nan)
+    rows: dict[tuple, list[Point]] = defaultdict(list)
     for point in points:
-        loss[row[point.trunk], budgets.index(point.budget)] = point.loss
-    x, seeds = ([getattr(p, name) for p in runs.values()] for name in (by, "seed"))
-    return Table.from_losses(x, loss, seeds, runs), budgets
+        rows[point.cell, point.seed].append(point)
+    loss = np.full((len(rows), len(budgets)), np.nan)
+    for i, row in enumerate(rows.values()):
+        for point in row:
+            loss[i, budgets.index(point.budget)] = point.loss
+    x, seeds = ([getattr(row[0], name) for row in rows.values()] for name in (by, "seed"))
+    return Table.from_losses(x, loss, seeds, map(_label, rows.values())), budgets
+
+
+def _label(row: list[Point]) -> str:
+    """The run, or what the runs of several budgets have in common."""
+    first = row[0]
+    runs = {point.trunk for point in row}
+    return first.trunk if len(runs) == 1 else f"{first.size}, seed {first.seed}"
 
 
 def _seeds(table: Table) -> int:

@@ -23,7 +23,7 @@ from lmscaling.config.grid import Grid
 from lmscaling.config.speed import Sweep
 from lmscaling.files import write_record
 from lmscaling.gpu import PARTS
-from lmscaling.model import gpt
+from lmscaling.model import sizing
 from lmscaling.plan import footprint
 from lmscaling.records.timing import Point
 from lmscaling.types import dump
@@ -124,7 +124,7 @@ def fits(cell: Cell, batch: int, device: str) -> bool:
     """Whether a step fits into the memory of a device by our own estimate, if that is known."""
     if not (known := devices.find(device)):
         return True
-    needed = footprint.memory_bytes(cell, gpt.shape(cell).params_total, batch, False)
+    needed = footprint.memory_bytes(cell, sizing.shape(cell).params_total, batch, False)
     return needed <= FULL * known.memory_bytes
 
 

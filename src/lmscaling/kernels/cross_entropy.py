@@ -22,7 +22,9 @@ from torch.autograd.function import once_differentiable
 from lmscaling.kernels import at_least_float32, on_triton_device
 
 
-def mean(h_ND: Tensor, weight_VD: Tensor, y_N: Tensor, rows: int) -> Tensor:
+def mean(
+    h_ND: Tensor, weight_VD: Tensor, y_N: Tensor, rows: int, softcap: float | None = None
+) -> Tensor:
     """Mean of ``token_losses``, with gradients by ``h`` and the weight.
 
     The gradients are those of one backward pass; a second raises RuntimeError. They are held from
@@ -33,12 +35,21 @@ def mean(h_ND: Tensor, weight_VD: Tensor, y_N: Tensor, rows: int) -> Tensor:
         twice and overwritten once by its gradient, which is read twice: 12 bytes.
     """
     if torch.is_grad_enabled() and (h_ND.requires_grad or weight_VD.requires_grad):
-        return _Mean.apply(h_ND, weight_VD, y_N, rows)
-    return token_losses(h_ND, weight_VD, y_N, rows).sum() / len(y_N)
+        return _Mean.apply(h_ND, weight_VD, y_N, rows, softcap)
+    return token_losses(h_ND, weight_VD, y_N, rows, softcap).sum() / len(y_N)
+
+
+def capped(logits: Tensor, softcap: float | None) -> Tensor:
+    """``c tanh(x / c)`` of logits, computed in at least float32; themselves without c."""
+    if softcap is None:
+        return logits
+    return (softcap * (at_least_float32(logits) / softcap).tanh()).to(logits.dtype)
 
 
 @torch.no_grad()
-def token_losses(h_ND: Tensor, weight_VD: Tensor, y_N: Tensor, rows: int) -> Tensor:
+def token_losses(
+    h_ND: Tensor, weight_VD: Tensor, y_N: Tensor, rows: int, softcap: float | None = None
+) -> Tensor:
     """Cross-entropy of every token in nats, ``[N]`` in at least float32, without a gradient.
 
     Args:
@@ -46,25 +57,31 @@ def token_losses(h_ND: Tensor, weight_VD: Tensor, y_N: Tensor, rows: int) -> Ten
         weight_VD: Its weight; under autocast both are converted as ``F.linear`` does.
         y_N: The token that follows, int64, below V.
         rows: Most rows whose logits are in memory at one time.
+        softcap: See ``capped``.
     """
     h_ND, weight_VD = _operands(h_ND, weight_VD)
     parts = _parts(rows, h_ND, y_N)
-    return torch.cat([_losses(h @ weight_VD.t(), y, None) for h, y in parts])
+    return torch.cat([_losses(capped(h @ weight_VD.t(), softcap), y, None) for h, y in parts])
 
 
 class _Mean(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h_ND: Tensor, weight_VD: Tensor, y_N: Tensor, rows: int) -> Tensor:
+    def forward(
+        ctx: Any, h_ND: Tensor, weight_VD: Tensor, y_N: Tensor, rows: int, softcap: float | None
+    ) -> Tensor:
         ctx.dtypes = h_ND.dtype, weight_VD.dtype
         h_ND, weight_VD = _operands(h_ND, weight_VD)
         dh_ND, dweight_VD = torch.empty_like(h_ND), None
         losses = []
         for h, y, dh in _parts(rows, h_ND, y_N, dh_ND):
-            logits = h @ weight_VD.t()
+            raw = h @ weight_VD.t()
+            logits = capped(raw, softcap)
             losses.append(_losses(logits, y, 1 / len(y_N)))
+            if softcap is not None:  # the slope of the cap
+                logits.mul_(1 - (at_least_float32(raw) / softcap).tanh().square())
             torch.mm(logits, weight_VD, out=dh)  # the logits are their gradient now
             part = logits.t() @ h
-            del logits
+            del logits, raw
             # The sum over parts is float32, because in bfloat16 small parts would be lost.
             dweight_VD = at_least_float32(part) if dweight_VD is None else dweight_VD.add_(part)
         ctx.gradients = dh_ND, dweight_VD
@@ -79,7 +96,7 @@ class _Mean(torch.autograd.Function):
             raise RuntimeError("the gradients of this loss were used; allowed: one backward pass")
         (dh_ND, dweight_VD), ctx.gradients = ctx.gradients, None
         scaled = (x.to(t).mul_(scale) for x, t in zip((dh_ND, dweight_VD), ctx.dtypes, strict=True))
-        return *scaled, None, None
+        return *scaled, None, None, None
 
 
 def _parts(rows: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

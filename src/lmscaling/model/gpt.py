@@ -1,9 +1,9 @@
 """GPT-2 with any attention variant; it counts its own parameters and FLOPs.
 
-Pre-LN blocks, tanh GELU, biases, and a head that shares its weights with the token embedding;
-positions are learned unless the study says otherwise. The vocabulary is padded to a multiple of 64
-with rows that no token uses. As in nanoGPT these rows take part in the softmax, where training
-reduces their probability to nearly zero within a few updates.
+Pre-LN blocks, tanh GELU, biases, learned positions, and a head that shares its weights with the
+token embedding, unless the study says otherwise. The vocabulary is padded to a multiple of 64 with
+rows that no token uses. As in nanoGPT these rows take part in the softmax, where training reduces
+their probability to nearly zero within a few updates.
 
 Legend: B batch, T tokens, N = B T, D model width, V vocabulary (padded).
 
@@ -14,7 +14,7 @@ import copy
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,65 +24,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lmscaling import attention
-from lmscaling.config.attention_row import Layer
 from lmscaling.config.cell import Cell
 from lmscaling.errors import UserError
 from lmscaling.kernels import cross_entropy
-from lmscaling.kernels.rotary import Rotary, Rotate, unrotated
-from lmscaling.plan.footprint import Shape
-from lmscaling.plan.throughput.terms import UNKNOWN, kind_of
+from lmscaling.kernels.rotary import Rotary, unrotated
+from lmscaling.model.block import Block, blocks, norm, widened
 
 PAD_VOCABULARY = 64
 INIT_SHIFT = 0.5
 """Initial share of the token before in an embedding."""
-MLP = 4
-"""Width of the hidden layer of an MLP in widths of the model."""
-STEP = 8
-"""Widths of MLPs that match parameters are multiples of it, as tensor cores need."""
 LOGITS_AT_ONCE = 2**28
 """Most logits in memory at one time: half a GiB in bf16, with their gradient in their place."""
-
-PROMPT_AT_ONCE = 2**16
-"""Most tokens of a prompt that go through an MLP, which is four times as wide, at one time."""
-
-
-class Block(nn.Module):
-    """Attention and an MLP, each added to the residual stream."""
-
-    def __init__(self, d_model: int, attend: Any, width: int) -> None:
-        super().__init__()
-        self.norm_1 = nn.LayerNorm(d_model)
-        self.attention = attend
-        self.norm_2 = nn.LayerNorm(d_model)
-        self.up = nn.Linear(d_model, width)
-        self.down = nn.Linear(width, d_model)
-
-    def forward(self, x_BTD: Tensor, documents: attention.Documents | None = None) -> Tensor:
-        """With ``documents``, attention does not cross them."""
-        z_BTD = self.norm_1(x_BTD)
-        if documents is None:
-            return self._mlp(x_BTD + self.attention(z_BTD))
-        return self._mlp(x_BTD + self.attention.forward_documents(z_BTD, documents))
-
-    def compile_mlp(self) -> None:
-        """Compile what follows the attention, in place."""
-        self._mlp = torch.compile(self._mlp, dynamic=False)
-
-    def prefill(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """See ``Attention.prefill``; the MLP of a long prompt is computed in parts."""
-        y_BTD, state = self.attention.prefill(self.norm_1(x_BTD), state)
-        h_BTD = x_BTD + y_BTD
-        for part in h_BTD.split(max(1, PROMPT_AT_ONCE // len(h_BTD)), 1):
-            part.copy_(self._mlp(part))
-        return h_BTD, state
-
-    def decode_step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """See ``Attention.decode_step``."""
-        y_BD, state = self.attention.decode_step(self.norm_1(x_BD), state)
-        return self._mlp(x_BD + y_BD), state
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
 
 @dataclass
@@ -113,10 +65,11 @@ class GPT(nn.Module):
     device: other devices draw other numbers, so training draws them on the CPU.
 
     Each tensor is drawn from the seed and its own name, so two variants with the same seed start
-    with the same embeddings, norms and MLPs.
+    with the same embeddings, norms and MLPs. Layers alike of a model that is only ``counted``, as
+    its parameters are, share a block.
     """
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, counted: bool = False) -> None:
         super().__init__()
         shape = cell.model
         self.context, self.vocab_size = cell.context, shape.vocab_size
@@ -131,20 +84,26 @@ class GPT(nn.Module):
         share = torch.full((shape.d_model,), INIT_SHIFT)
         self.shift = nn.Parameter(share) if shape.token_shift else None
         self.mixers = cell.mixers
-        width = _matched_width(cell, rotate) if cell.match else MLP * shape.d_model
-        self.blocks = nn.ModuleList(
-            Block(shape.d_model, attend, width) for attend in _attentions(cell, self.mixers, rotate)
-        )
-        self.norm = nn.LayerNorm(shape.d_model)
+        parts = cell.block
+        self.blocks = blocks(cell, rotate, counted)
+        self.norm = norm(shape.d_model, parts)
+        self.head = None if parts.tied_head else nn.Linear(shape.d_model, padded, bias=False)
+        """None if the head is the table of embeddings."""
+        self.softcap = parts.softcap
         self.recompute = False
         """Whether the backward pass recomputes the activations of blocks."""
         self.is_marked = False
         """Whether only targets from 0 on count in ``loss``; others are -1."""
+        self.multiple = cell.multiple
+        """Its width in base widths; what the head reads is divided by it."""
+        self.widened = widened(self.blocks, cell, rotate) if cell.width_rule else {}
+        """With a rule of widths, the layers whose weights begin smaller and learn slower."""
         self._init(cell.seed, shape.n_layer, shape.init_std)
 
     def _init(self, seed: int, n_layer: int, init_std: float) -> None:
         """N(0, ``init_std``), scaled by 1 / sqrt(2 L) for the 2 L outputs into the residual stream;
-        zero biases."""
+        zero biases. With a rule of widths, divided by the root of the width in base widths where
+        both ends of a layer grow with the width, and by itself where only its inputs do."""
         if self.wte.weight.is_meta:
             return
         into_residual = {block.down for block in self._each_block()}
@@ -153,6 +112,8 @@ class GPT(nn.Module):
             if not isinstance(module, nn.Linear | nn.Embedding):
                 continue
             std = init_std / math.sqrt(2 * n_layer) if module in into_residual else init_std
+            if name in self.widened:
+                std /= math.sqrt(self.multiple) if self.widened[name] else self.multiple
             key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             generator = torch.Generator(module.weight.device)
             generator.manual_seed(int.from_bytes(key[:7], "big"))
@@ -162,7 +123,16 @@ class GPT(nn.Module):
 
     def forward(self, x_BT: Tensor) -> Tensor:
         """Logits ``[B, T, V]`` of the next token, padding included; ``T`` up to the context."""
-        return F.linear(self.hidden(x_BT), self.wte.weight)
+        return self.logits(self.hidden(x_BT))
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The weight of the head, ``[V, D]``."""
+        return (self.wte if self.head is None else self.head).weight
+
+    def logits(self, h: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of what ``hidden`` returns."""
+        return cross_entropy.capped(F.linear(h, self.head_weight), self.softcap)
 
     def hidden(self, x_BT: Tensor) -> Tensor:
         """The input of the head, ``[B, T, D]``."""
@@ -173,7 +143,12 @@ class GPT(nn.Module):
                 h_BTD = checkpoint(block, h_BTD, *given, use_reentrant=False)
             else:
                 h_BTD = block(h_BTD, *given)
-        return self.norm(h_BTD)
+        return self._normed(h_BTD)
+
+    def _normed(self, h: Tensor) -> Tensor:
+        """What the head reads of the residual stream."""
+        h = self.norm(h)
+        return h if self.multiple == 1 else h / self.multiple
 
     def _embed(
         self,
@@ -220,7 +195,8 @@ class GPT(nn.Module):
         for block, state in zip(self._each_block(), states.blocks, strict=True):
             h_BTD, state = block.prefill(h_BTD, state)
             after.append(state)
-        return self._logits(h_BTD[:, -1]), States(after, x_BT.shape[1], self._last(x_BT[:, -1]))
+        states = States(after, x_BT.shape[1], self._last(x_BT[:, -1]))
+        return self.logits(self._normed(h_BTD[:, -1])), states
 
     @torch.no_grad()
     def decode_step(self, x_B: Tensor, states: States) -> tuple[Tensor, States]:
@@ -230,14 +206,11 @@ class GPT(nn.Module):
         for block, state in zip(self._each_block(), states.blocks, strict=True):
             h_BD, state = block.decode_step(h_BD, state)
             after.append(state)
-        return self._logits(h_BD), States(after, states.length + 1, self._last(x_B))
+        return self.logits(self._normed(h_BD)), States(after, states.length + 1, self._last(x_B))
 
     def _last(self, x_B: Tensor) -> Tensor | None:
         """What the next token needs of a token."""
         return None if self.shift is None else self.wte(x_B)
-
-    def _logits(self, h_BD: Tensor) -> Tensor:
-        return F.linear(self.norm(h_BD), self.wte.weight)
 
     def each_attention(self) -> dict[str, list[Any]]:
         """The attentions of the layers, by the label of their kind."""
@@ -294,14 +267,14 @@ class GPT(nn.Module):
         if self.is_marked:
             counts_N = y_N >= 0
             h_ND, y_N = h_ND[counts_N], y_N[counts_N]
-        return cross_entropy.mean(h_ND, self.wte.weight, y_N, self._rows)
+        return cross_entropy.mean(h_ND, self.head_weight, y_N, self._rows, self.softcap)
 
     @torch.no_grad()
     def token_losses(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         """Cross-entropy of every token in nats, ``[B, T]``, at least float32, without gradient."""
         h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
-        losses_N = cross_entropy.token_losses(h_ND, self.wte.weight, y_N, self._rows)
-        return losses_N.view_as(y_BT)
+        given = self.head_weight, y_N, self._rows, self.softcap
+        return cross_entropy.token_losses(h_ND, *given).view_as(y_BT)
 
     @property
     def _rows(self) -> int:
@@ -309,14 +282,16 @@ class GPT(nn.Module):
 
     @property
     def params(self) -> int:
-        """Parameters without embeddings: the N of scaling laws."""
-        table = self.wpe.weight.numel() if self.wpe is not None else 0
-        return sum(p.numel() for p in self.parameters()) - self.wte.weight.numel() - table
+        """Parameters without embeddings and the head: the N of scaling laws."""
+        shift = 0 if self.shift is None else self.shift.numel()
+        parts = Counter[nn.Module](self._each_block()) + Counter([self.norm])
+        return shift + sum(n * p.numel() for part, n in parts.items() for p in part.parameters())
 
     @property
     def params_total(self) -> int:
         """All parameters except the rows that pad the vocabulary."""
-        rows = self.vocab_size + (self.context if self.wpe is not None else 0)
+        tables = 1 if self.head is None else 2
+        rows = tables * self.vocab_size + (self.context if self.wpe is not None else 0)
         return self.params + rows * self.norm.weight.numel()
 
     def flops_per_token(self, lengths: Mapping[int, float] | None = None) -> float:
@@ -326,13 +301,13 @@ class GPT(nn.Module):
             lengths: Share of the tokens in masked documents of each length, see
                 ``document_positions.lengths_in_windows``; all of the context's if not given.
         """
-        head = 2 * self.wte.weight.numel()
+        head = 2 * self.head_weight.numel()
         attentions = sum(
             len(layers) * share * layers[0].flops_per_token(length)
             for layers in self.each_attention().values()
             for length, share in (lengths or {self.context: 1.0}).items()
         )
-        mlps = sum(4 * block.up.in_features * block.up.out_features for block in self._each_block())
+        mlps = sum(block.flops_of_mlp for block in self._each_block())
         return 3 * (head + attentions + mlps)
 
     def state_bytes(self, gpus: int) -> int:
@@ -352,101 +327,3 @@ class GPT(nn.Module):
 
     def _each_block(self) -> Iterator[Block]:
         return iter(cast("list[Block]", self.blocks))  # the element type of a ModuleList is Module
-
-
-def _attentions(cell: Cell, mixers: Sequence[Layer], rotate: Rotate) -> Iterator[Any]:
-    """The attention of each layer of a cell's model, if its layers repeat ``mixers``."""
-    shape = cell.model
-    for i in range(shape.n_layer):
-        layer = mixers[i % len(mixers)]
-        size = shape.d_model, shape.n_head, rotate
-        yield attention.build(layer.attention, *size, context=cell.context, **layer.options)
-
-
-def _matched_width(cell: Cell, rotate: Rotate) -> int:
-    """Width of the MLPs that gives the model as many parameters as that of the baseline.
-
-    Raises:
-        UserError: The attention alone has more parameters than the model of the baseline.
-    """
-    D, L = cell.model.d_model, cell.model.n_layer
-    with torch.device("meta"):
-        own, baseline = (
-            sum(p.numel() for attend in _attentions(cell, mixers, rotate)
-                for p in attend.parameters())
-            for mixers in (cell.mixers, cell.match)
-        )  # fmt: skip
-    # A unit of width has two rows of weights and a bias.
-    width = STEP * round((MLP * D + (baseline - own) / L / (2 * D + 1)) / STEP)
-    if width < STEP:
-        raise UserError(
-            f"match: params: attention {cell.attention} has {own:,} parameters, more than the "
-            f"attention and the MLPs of the baseline at size {cell.size}; write match: null"
-        )
-    return width
-
-
-def _kinds(gpt: GPT) -> dict[str, int]:
-    """Layers by the way in which the throughput model takes their attention to be computed. One
-    that does not say it has no part that grows with pairs of tokens, if its FLOPs do not."""
-    kinds: Counter[str] = Counter()
-    ways = {layer.label: kind_of(layer.attention) for layer in gpt.mixers}
-    for label, layers in gpt.each_attention().items():
-        first, kind = layers[0], ways[label]
-        grows = first.flops_per_token(2 * gpt.context) > 1.2 * first.flops_per_token(gpt.context)
-        kinds[kind if grows or kind != UNKNOWN else "own_tokens"] += len(layers)
-    return dict(kinds)
-
-
-def shape(cell: Cell, lengths: Mapping[int, float] | None = None) -> Shape:
-    """Parameters and FLOPs of a cell's model, without allocating its weights.
-
-    Args:
-        cell: The cell.
-        lengths: Lengths of its masked documents, once they are known; see ``flops_per_token``.
-
-    Raises:
-        UserError: A head of a cell for GPUs is wider than the kernels of its attention, or its
-            attention has no CPU kernels and it is for a CPU.
-    """
-    width = cell.model.d_model // cell.model.n_head
-    for name in cell.variants:
-        if not cell.gpus and getattr(attention.load(name), "NEEDS_GPU", False):
-            raise UserError(f"attention {name} has no CPU kernels; train it with gpus: 1")
-        widest = getattr(attention.load(name), "WIDEST_ON_GPU", width)
-        if cell.gpus and width > widest:
-            raise UserError(
-                f"size {cell.size}: a head of {width} is too wide for attention {name} on a GPU; "
-                f"allowed: up to {widest}; write n_head: {_heads(cell.model.d_model, widest)}"
-            )
-    with torch.device("meta"):
-        gpt = GPT(cell)
-    return Shape(
-        params=gpt.params,
-        params_total=gpt.params_total,
-        flops_per_token=gpt.flops_per_token(lengths),
-        kinds=_kinds(gpt),
-        remarks=(*remarks(cell), *([UPPER_BOUND] if cell.is_masked and not lengths else [])),
-    )
-
-
-UPPER_BOUND = (
-    "compute is that of mixed documents, an upper bound, until the training text is tokenized"
-)
-
-
-def remarks(cell: Cell) -> Iterator[str]:
-    """What a reader should know about the attentions of a cell."""
-    if cell.is_masked:
-        yield "attention does not cross documents"
-    for name in cell.variants:
-        if attention.recomputes(name):
-            yield f"{name} has no state, so sampling computes all tokens again for each token"
-        if cell.gpus and (reason := getattr(attention.load(name), "ON_GPU", "")):
-            yield f"{name} on a GPU: {reason.rstrip('.')}"
-
-
-def _heads(d_model: int, widest: int) -> int:
-    """The fewest heads of an even width, as rotations need, up to ``widest``."""
-    fit = (n for n in range(1, d_model) if d_model // n <= widest and not d_model % (2 * n))
-    return next(fit, d_model)

@@ -1,22 +1,26 @@
-"""Export of models in the layout of Hugging Face's GPT-2, as safetensors.
+"""Export of runs as folders for ``transformers``, with weights as safetensors.
 
-That layout transposes each matrix (its ``Conv1D`` multiplies from the other side), uses OpenAI's
-names and has no padded vocabulary. It can express softmax attention only.
+A plain GPT-2 gets the layout of ``GPT2LMHeadModel``, which needs nothing of this package. It
+transposes each matrix (its ``Conv1D`` multiplies from the other side), uses OpenAI's names and has
+no padded vocabulary. Any other run gets ``modeling_lmscaling.py`` beside its weights.
 
 Source: ``transformers`` ``GPT2LMHeadModel``; checked against it in the tests.
 """
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lmscaling.config.cell import Cell
-from lmscaling.errors import UserError
-from lmscaling.files import new_file, write_json
+from lmscaling.config.cell import Cell, Parts
+from lmscaling.files import new_file, write_json, write_text
 from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT
+from lmscaling.types import dump
+
+MODULE = "modeling_lmscaling"
 
 BLOCK = {
     "norm_1": "ln_1",
@@ -55,35 +59,68 @@ def to_huggingface(gpt: GPT) -> dict[str, Tensor]:
 
 
 def export(run: Path, folder: Path) -> None:
-    """Write a finished run as a folder that ``GPT2LMHeadModel.from_pretrained`` reads.
+    """Write a finished run as a folder that ``AutoModelForCausalLM.from_pretrained`` reads.
+
+    With softmax and learned positions it is a GPT-2. Others need ``trust_remote_code=True``.
 
     Args:
         run: ``results/<study>/runs/<run>``.
-        folder: Gets ``model.safetensors`` and ``config.json``.
+        folder: Gets ``model.safetensors``, ``config.json`` and, if the run is no GPT-2,
+            ``generation_config.json`` and ``modeling_lmscaling.py``.
 
     Raises:
-        UserError: The run is not finished, has no weights, or is not a plain GPT-2.
+        UserError: The run is not finished or has no weights.
     """
-    cell = finished_run.cell(run)
-    for field, value, allowed in (
-        ("attention", cell.attention, "softmax"),
-        ("position", cell.position, "learned"),
-        ("token_shift", str(cell.model.token_shift).lower(), "false"),
-    ):
-        if value != allowed:
-            raise UserError(
-                f"run {run.name} has {field} {value}; allowed: {allowed}, "
-                "the only one that GPT-2's layout can express"
-            )
-    gpt = finished_run.model(run)
+    cell, gpt = finished_run.cell(run), finished_run.model(run)
+    plain = cell.attention, cell.position, cell.documents, cell.match, cell.block, cell.width_rule
+    usual = "softmax", "learned", "mixed", (), Parts(), None
+    is_gpt2 = plain == usual and not cell.model.token_shift
+    tensors = to_huggingface(gpt) if is_gpt2 else _tensors(gpt)
     with new_file(folder / "model.safetensors") as temporary:
-        save_file(to_huggingface(gpt), temporary, {"format": "pt"})
-    write_json(folder / "config.json", _config(cell))
+        save_file(tensors, temporary, {"format": "pt"})
+    write_json(
+        folder / "config.json", _common(cell) | (_gpt2(cell) if is_gpt2 else _own(cell, gpt))
+    )
+    if not is_gpt2:
+        padding = [*range(gpt.vocab_size, gpt.wte.num_embeddings)]
+        never = {"suppress_tokens": padding} if padding else {}
+        write_json(folder / "generation_config.json", {"use_cache": False, **never})
+        write_text(folder / f"{MODULE}.py", Path(__file__).with_name(f"{MODULE}.py").read_text())
 
 
-def _config(cell: Cell) -> dict[str, Any]:
-    """``config.json`` of ``GPT2LMHeadModel``."""
+def _tensors(gpt: GPT) -> dict[str, Tensor]:
+    """Parameters and buffers by their names in ``modeling_lmscaling.py``."""
+    named = chain(gpt.named_parameters(), gpt.named_buffers())
+    return {f"gpt.{name}": tensor.detach().contiguous() for name, tensor in named}
+
+
+def _common(cell: Cell) -> dict[str, Any]:
+    """Keys of ``config.json`` of both kinds; documents begin and end with end-of-text."""
     end_of_text = cell.model.vocab_size - 1
+    return {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
+
+
+def _own(cell: Cell, gpt: GPT) -> dict[str, Any]:
+    """Those of ``LmscalingConfig``."""
+    return {
+        "architectures": ["LmscalingForCausalLM"],
+        "model_type": "lmscaling",
+        "auto_map": {
+            "AutoConfig": f"{MODULE}.LmscalingConfig",
+            "AutoModelForCausalLM": f"{MODULE}.LmscalingForCausalLM",
+        },
+        "vocab_size": gpt.wte.num_embeddings,
+        "max_position_embeddings": cell.context,
+        "hidden_size": cell.model.d_model,
+        "num_hidden_layers": cell.model.n_layer,
+        "num_attention_heads": cell.model.n_head,
+        "tie_word_embeddings": False,
+        "cell": dump(cell),
+    }
+
+
+def _gpt2(cell: Cell) -> dict[str, Any]:
+    """Those of ``GPT2LMHeadModel``."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -98,6 +135,4 @@ def _config(cell: Cell) -> dict[str, Any]:
         "attn_pdrop": 0.0,
         "embd_pdrop": 0.0,
         "resid_pdrop": 0.0,
-        "bos_token_id": end_of_text,
-        "eos_token_id": end_of_text,
     }

@@ -7,7 +7,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.devices import Device
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
-from lmscaling.model import finished_run, gpt
+from lmscaling.model import finished_run, sizing
 from lmscaling.plan import calibrations, estimate, measurements
 from lmscaling.plan.throughput import coefficients, why
 from lmscaling.plan.throughput.model import Coefficients
@@ -37,9 +37,8 @@ def explain(run: Path) -> str:
     if not record["updates"]:
         raise UserError(f"run {run.name} has no update; type lmscaling status --failed")
     settings = record["calibration"]
-    work = estimate.work(
-        cell, gpt.shape(cell), settings["micro_batch"], settings.get("recompute", False), cell.gpus
-    )
+    shape, recompute = sizing.shape(cell), settings.get("recompute", False)
+    work = estimate.work(cell, shape, settings["micro_batch"], recompute, cell.gpus)
     seconds = record["train_seconds"] / record["updates"]
     return why.explain(work, device, seconds, known)
 

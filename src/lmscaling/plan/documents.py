@@ -19,7 +19,7 @@ def count(folder: Path, counts: dict[str, int]) -> dict[str, Any]:
         for i in range(n):
             record = read_json(folder / f"{split}-{i:05d}.json", "sidecar")
             documents += record.get("documents", 0)
-            out["equal to a validation document"] += record.get("documents_dropped", 0)
+            out["copies of a validation document"] += record.get("documents_dropped", 0)
         left_out = {reason: m for reason, m in out.items() if m}
         kept[split] = {"documents": documents, "left_out": left_out}
     write_json(folder / FILE, kept)

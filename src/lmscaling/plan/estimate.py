@@ -16,7 +16,7 @@ import numpy as np
 
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
-from lmscaling.config.cell import Cell
+from lmscaling.config.cell import Cell, Parts
 from lmscaling.config.devices import Device
 from lmscaling.config.schedule import BRANCH_AT
 from lmscaling.formatting import short
@@ -27,7 +27,6 @@ from lmscaling.plan.throughput.model import (
     NAMES,
     QUANTILES,
     REDUCTION,
-    TRAINED,
     Coefficients,
     Prediction,
     vector,
@@ -74,6 +73,8 @@ class Forecast:
     """Training tokens until the budget or the data is exhausted."""
     epochs: float | None = None
     """Passes over the data that the complete budget allows."""
+    lasts: float = 1.0
+    """Share of the budget for which the data lasts."""
     gpu_hours: float | None = None
     branch_gpu_hours: float | None = None
     dollars: float | None = None
@@ -102,6 +103,7 @@ def work(cell: Cell, shape: Shape, micro_batch: int, recompute: bool, gpus: int)
         tokens=cell.update_tokens // max(1, cell.gpus),
         micro_tokens=micro_batch * cell.context,
         vocabulary=model.vocab_size,
+        block_params=0 if cell.block == Parts() else shape.params,
         params=shape.params_total,
         gpus=gpus,
         recompute=float(recompute),
@@ -132,13 +134,13 @@ def _time(
     which was made on one device, with a predicted reduction of the gradient."""
     seconds = calibration.update_seconds if calibration else None
     if not device or (calibration and (not seconds or cell.gpus < 2)):
-        return Prediction(seconds, TRAINED, {}) if seconds else None
+        return Prediction(seconds, known.trained, {}) if seconds else None
     x_K = vector(work(cell, shape, layout.micro_batch, layout.recompute, cell.gpus), device)
     if not seconds:
-        return known.predict(x_K, TRAINED)
+        return known.predict(x_K, known.trained)
     reduction = known.predict(np.where(np.array(NAMES) == REDUCTION, x_K, 0.0), 0.0)
     share = reduction.seconds / (seconds + reduction.seconds)
-    sd = math.hypot(TRAINED, share * reduction.sd)
+    sd = math.hypot(known.trained, share * reduction.sd)
     return Prediction(seconds + reduction.seconds, sd, {REDUCTION: share})
 
 
@@ -147,7 +149,7 @@ def budget_updates(cell: Cell, update_seconds: float | None) -> int | None:
     budget = parse_budget(cell.budget)
     if budget.seconds:
         return int(budget.seconds / update_seconds) if update_seconds else None
-    return math.ceil(budget.amount / (cell.update_tokens if budget.unit == "tokens" else 1))
+    return math.ceil(budget.updates(cell.update_tokens))
 
 
 def forecast(
@@ -188,7 +190,7 @@ def forecast(
     source = "run" if run else "calibrated" if calibration else guessed
     amounts = partial(_amounts, cell, tokens, run, price, device and device.power)
     found = amounts(predicted and predicted.seconds)
-    notes = [exhausts(cell, found.get("updates"), tokens), *_notes(cell, found.get("updates"))]
+    notes = _notes(cell, found.get("updates"))
     return Forecast(
         name=cell.name,
         gpus=cell.gpus,
@@ -239,6 +241,7 @@ def _amounts(
     found: dict[str, Any] = {"update_seconds": seconds, "updates": updates}
     if wanted is not None:
         found |= {"tokens": int(wanted * read), "epochs": wanted / tokens if tokens else None}
+        found["lasts"] = read
     seconds_used = None if total is None else total * read
     if run:  # it may have ended for another reason
         seconds_used, found["tokens"] = run["train_seconds"], run["tokens"]

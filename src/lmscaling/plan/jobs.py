@@ -43,7 +43,7 @@ def counts(grid: Grid) -> dict[str, int]:
     made["check"] = len(grid.checked)
     made["calibrate"] = len(calibrations.chosen(grid))
     made["train"] = len(grid.cells) + len(grid.tasks)
-    made["branch"] = len({cell.trunk for cell in grid.branches.values()})
+    made["branch"] = sum(bool(cell.keep) for cell in grid.cells.values())
     made["evaluate"] = len(grid.evaluated) * len(
         grid.study.evaluate.datasets if grid.study.evaluate else []
     )

@@ -20,7 +20,7 @@ from lmscaling.plan.calibrations import Ways
 from lmscaling.plan.footprint import Shape
 from lmscaling.plan.throughput import timed_steps
 from lmscaling.plan.throughput.coefficients import known_of
-from lmscaling.plan.throughput.model import TIMED, TRAINED, Coefficients, Timing, vector
+from lmscaling.plan.throughput.model import Coefficients, Timing, vector
 from lmscaling.records import finished
 
 REFERENCE = "NVIDIA H100"
@@ -36,8 +36,8 @@ class Update(NamedTuple):
 
     ways: Ways
     timing: Timing
-    sd: float
-    """Standard deviation of its logarithm."""
+    is_run: bool = False
+    """Whether it is the mean of a run, not a calibration or step."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,9 @@ class Measurements:
         """The coefficients for cells with some attentions."""
         telling = self.telling(target)
         if telling not in self._fitted:
-            known = known_of(self.device)
-            for sd in (TIMED, TRAINED):
-                these = [self.updates[i] for i in telling]
-                known = known.measured([one.timing for one in these if one.sd == sd], sd)
-            self._fitted[telling] = known
+            these = [self.updates[i] for i in telling]
+            known = known_of(self.device).measured([u.timing for u in these if not u.is_run])
+            self._fitted[telling] = known.trained_on([u.timing for u in these if u.is_run])
         return self._fitted[telling]
 
 
@@ -140,18 +138,18 @@ def _of_cells(
     """Calibrations, which are made on one device and reduce no gradient, and runs."""
     of = {cell.calibration: run for run, cell in grid.cells.items()}
     found: list[tuple[Any, ...]] = [
-        (of[name], c.device, c.micro_batch, c.recompute, 1, c.update_seconds, TIMED)
+        (of[name], c.device, c.micro_batch, c.recompute, 1, c.update_seconds, False)
         for name, c in measured.items()
     ]
     for run, record in runs.items():
         settings, device = record["calibration"], record["environment"]["device"]
         layout = settings["micro_batch"], settings.get("recompute", False), grid.cells[run].gpus
-        found.append((run, device, *layout, record["train_seconds"] / record["updates"], TRAINED))
-    for run, device, micro_batch, recompute, gpus, seconds, sd in found:
+        found.append((run, device, *layout, record["train_seconds"] / record["updates"], True))
+    for run, device, micro_batch, recompute, gpus, seconds, is_run in found:
         cell = grid.cells[run]
         if cell.gpus and seconds and devices.find(device, grid.study.own_devices):
             of_cell = estimate.work(cell, shapes[run], micro_batch, recompute, gpus)
-            yield Update(calibrations.ways(cell), Timing(vector(of_cell, kind), seconds), sd)
+            yield Update(calibrations.ways(cell), Timing(vector(of_cell, kind), seconds), is_run)
 
 
 def _of_steps(grid: Grid, kind: Device, results: Path) -> Iterator[Update]:
@@ -178,4 +176,4 @@ def _of_steps(grid: Grid, kind: Device, results: Path) -> Iterator[Update]:
             kinds = {way: cell.model.n_layer} if way else calibrations.shape(cell, ways).kinds
             size = replace(calibrations.shape(cell, calibrations.ways(cell)), kinds=kinds)
             of_step = estimate.work(cell, size, row["batch"], False, 1)
-            yield Update(ways, Timing(vector(of_step, kind), row["median_seconds"]), TIMED)
+            yield Update(ways, Timing(vector(of_step, kind), row["median_seconds"]))

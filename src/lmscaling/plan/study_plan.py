@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from lmscaling.config import sweeps
+from lmscaling.config.budget import parse_budget
 from lmscaling.config.grid import Grid
 from lmscaling.config.validation import checked
 from lmscaling.files import read_json
@@ -47,6 +48,8 @@ class Plan:
     """Points of the speed study by kind of measurement."""
     measured_on: str = ""
     """A device that is not listed, whose measurements are used all the same; else empty."""
+    gpus: int = 0
+    """GPUs of a cell that no exception changes, if the budget is a time; else 0."""
     is_published: bool = True
     """Whether published times tell of the device."""
     updates_measured: int = 0
@@ -73,6 +76,7 @@ class Plan:
             "disk_bytes": sum(f.disk_bytes for f in runnable),
             "unknown": sum(f.gpu_hours is None for f in runnable),
             "measured": sum(f.measured for f in runnable),
+            "out_of_tokens": sum(f.lasts < 1 for f in runnable),
             **{
                 name: sum(getattr(f, name) for f in runnable)
                 for name in ("dollars", "kwh")
@@ -127,7 +131,9 @@ class Plan:
             "checkpoints",
             *_if(each, f"{sum(self.tasks.values())} runs of tasks, in no estimate: {each}"),
             *_if(costs, f"with branches: {'; '.join(costs)}"),
-            *_if(unknown, f"the time of {unknown} cells is unknown until they are calibrated"),
+            *self._budgets(),
+            *self._fewer_gpus(),
+            *_if(unknown, f"cells whose time is not known before they are measured: {unknown}"),
             *self._sources(),
             *_if(
                 self.calibrations is not None,
@@ -141,8 +147,34 @@ class Plan:
             *skipped(self.skipped),
         ]
 
+    def _budgets(self) -> list[str]:
+        """How many cells get their budget, if it is known: text may end before it."""
+        known = [f for f in self.forecasts if not f.cannot and f.epochs]
+        ends = sorted(f.lasts for f in known if f.lasts < 1)
+        if not ends:
+            return _if(known, f"{len(known)} of {len(known)} cells get their complete budget")
+        most = max(math.ceil(f.epochs or 0) for f in known)
+        span = f"{ends[0]:.0%}" + (f" to {ends[-1]:.0%}" if ends[-1] > ends[0] else "")
+        return [
+            f"{len(ends)} of {len(known)} cells do not get their budget: their text ends at {span} "
+            f"of it (out_of_tokens); give them epochs: {most} under exceptions, or more text"
+        ]
+
+    def _fewer_gpus(self) -> list[str]:
+        """How many cells have fewer GPUs than the others for the same time."""
+        runnable = [f for f in self.forecasts if not f.cannot]
+        few = sorted({f.gpus for f in runnable if f.gpus < self.gpus})
+        n, numbers = sum(f.gpus in few for f in runnable), " or ".join(map(str, few))
+        return _if(
+            few,
+            f"{n} of {len(runnable)} cells have {numbers} of {self.gpus} GPUs for the same time: "
+            "their GPU-hours are fewer, so their budget is not the same",
+        )
+
     def _sum(self, name: str, unit: str) -> str:
         """A total with its unit, and with its interval of 80 % if it is uncertain."""
+        if self.forecasts and all(getattr(f, name, 0) is None for f in self.forecasts):
+            return f"an unknown number of {unit}"
         form = short if name == "tokens" else "{:,.0f}".format
         low, high = map(form, self.range_80.get(name, (0, 0)))
         total = f"{form(self.totals()[name])} {unit}"
@@ -155,7 +187,7 @@ class Plan:
         factors = [_factor(f) for f in estimated if f.update_seconds]
         n_calibrated, n_run = (sum(f.source == x for f in runnable) for x in ("calibrated", "run"))
         basis = "" if self.device else " (micro-batches)"
-        until = ", until they are calibrated" if self.calibrations is None else ""
+        until = ", until they are measured" if self.calibrations is None else ""
         return [
             *_if(estimated, f"{len(estimated)} cells are estimates{basis}, marked ~{until}"),
             *_if(n_calibrated, f"{n_calibrated} cells have the time of their calibration"),
@@ -214,6 +246,7 @@ def _line(f: Forecast, common: Collection[str]) -> list[str]:
             [
                 *(["recomputes blocks"] if f.recompute else []),
                 *([f"memory {f.fits}"] if f.fits == "likely fits" else []),
+                *([f"text ends at {f.lasts:.0%} of the budget"] if f.lasts < 1 else []),
                 *(note for note in f.notes if note not in common),
             ]
         ),
@@ -270,10 +303,14 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
         forecasts.append(made)
         fitted.append(found.fitted(ways))
     runnable = [f for f in forecasts if not f.cannot and f.update_seconds]
-    behind = [c for f, c in zip(forecasts, fitted, strict=True) if f in runnable]
+    behind = [
+        c for f, c in zip(forecasts, fitted, strict=True) if not f.cannot and f.update_seconds
+    ]
+    is_timed = any(parse_budget(cell.budget).seconds for cell in grid.cells.values())
     return Plan(
         study=grid.study.study,
         device=found.name if any(cell.gpus for cell in grid.cells.values()) else "",
+        gpus=grid.study.gpus if is_timed else 0,
         is_published=found.device.published,
         measured_on=found.unlisted,
         updates_measured=len(found.updates),

@@ -112,8 +112,7 @@ class Supply:
     def summary(self) -> list[str]:
         """The needs in sentences."""
         tokenized = self.shards - self.missing
-        state = f"{tokenized:,} tokenized" if tokenized else "none tokenized yet"
-        parts = [f"text: {self.shards:,} shards of {self.dataset}, {state}"]
+        parts = [f"text: {self.dataset}, shards: {self.shards:,}, tokenized: {tokenized:,}"]
         if self.fetch_files:
             parts.append(
                 f"to read from the hub: {self.fetch_files:,} files{_about(self.fetch_bytes)}"

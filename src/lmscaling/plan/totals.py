@@ -14,13 +14,10 @@ from lmscaling.plan.throughput.model import (
     NAMES,
     QUANTILES,
     SPREAD,
-    TRAINED,
     Coefficients,
 )
 
 SUMMED = ("gpu_hours", "branch_gpu_hours", "tokens", "dollars", "kwh")
-TRAINING = TRAINED**2 - SPREAD**2
-"""Variance of the logarithm of what training adds to steps, such as input: alike in all cells."""
 
 
 def ranges(
@@ -61,8 +58,9 @@ def _sd(name: str, total: float, known: Sequence[tuple[Forecast, Coefficients]])
             continue
         slope_K = np.array([*(f.shares.get(n, 0.0) for n in NAMES), sum(f.shares.values())])
         slopes[id(c)] = slopes.get(id(c), 0.0) + weight * slope_K
-        common += weight * math.sqrt(TRAINING)
-        noise += (weight * SPREAD) ** 2
+        own = min(SPREAD, c.trained)
+        common += weight * math.sqrt(c.trained**2 - own**2)
+        noise += (weight * own) ** 2
     fitted = sum(math.sqrt(v_K @ fits[i].cov_KK @ v_K) for i, v_K in slopes.items())
     return math.sqrt(fitted**2 + common**2 + noise)
 

@@ -1,16 +1,19 @@
 """The record of a finished run: ``runs/<run>/run.json``, or its copy ``runs/<run>.json``.
 
 A damaged record is not a result, and it keeps nobody from reading the others: the copy is used in
-its place, and without one the run counts as ``damaged`` until ``reset`` moves its record away.
+its place, and without one the run counts as ``damaged`` until ``reset`` moves its record away. So
+does a run whose log is not the one that its record states.
 """
 
+import json
 import sys
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from lmscaling.errors import UserError
-from lmscaling.files import read_json
+from lmscaling.files import read_json, sha256_of
 from lmscaling.records import schema
 from lmscaling.records.run import Run
 
@@ -36,14 +39,20 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def look(path: Path) -> dict[str, Any]:
-    """As ``read``; a record that cannot be read, or lies in the folder of another run, has the
-    status ``damaged`` and says why."""
+    """As ``read``; a record that cannot be read, lies in the folder of another run, or has lost its
+    log has the status ``damaged`` and says why."""
     try:
         values = read(path)
-        if values["run"] == path.parent.name:
-            return values
-        found = f"run record {path} is of run {values['run']}"
-        raise UserError(f"{found}; move it into the folder of that run")
+        if values["run"] != path.parent.name:
+            found = f"run record {path} is of run {values['run']}"
+            raise UserError(f"{found}; move it into the folder of that run")
+        log = path.with_name("log.jsonl")
+        if not _is_log_of(values, log):
+            raise UserError(
+                f"{log} is not the log that its record {path.name} states; copy it again, or type "
+                f"lmscaling reset {path.parent.name}"
+            )
+        return values
     except UserError as error:
         return {
             "run": path.parent.name,
@@ -63,3 +72,32 @@ def _values(path: Path) -> dict[str, Any]:
         raise UserError(f"{error}; {remedy}") from None
     schema.read(Run, values, f"run record {path}", remedy)
     return values
+
+
+def log_digest(log: Path) -> str:
+    """SHA-256 of a log; empty without one."""
+    if not log.is_file():
+        return ""
+    stat = log.stat()
+    return _digest(log, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _digest(log: Path, changed: int, size: int) -> str:
+    return sha256_of(log)
+
+
+def _is_log_of(values: dict[str, Any], log: Path) -> bool:
+    """Whether a log is the one of a record. Records of before 27 November 2026 state only the loss
+    of its last validation."""
+    if stated := values.get("log_sha256"):
+        return log_digest(log) == stated
+    loss = values.get("last_val_loss")
+    if loss is None:
+        return True
+    data = log.read_bytes() if log.is_file() else b""
+    start = data.rfind(b'{"record": "validation"')
+    try:
+        return json.loads(data[start:].partition(b"\n")[0])["val_loss"] == loss
+    except (ValueError, KeyError):
+        return False

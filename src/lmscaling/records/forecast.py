@@ -1,19 +1,21 @@
 """The files in which predictions are sealed before runs begin.
 
-A seal is a JSON file ``forecasts/<date>-<hash8>.json`` of a study. It holds predictions of the runs
+A seal is a JSON file ``forecasts/<date>-<hash8>.json`` of a study. It holds predictions of runs
 that had not begun (``forecasts``), the hash of the study, version and commit of the code, the date
 ``sealed``, and the SHA-256 of all these values, whose first eight digits are in its name. It is
 never written again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from lmscaling import files
 from lmscaling.errors import UserError
+from lmscaling.formatting import bytes_of
 
 QUANTITIES = {
     "update_seconds": "seconds of an update",
@@ -23,16 +25,26 @@ QUANTITIES = {
 """What is predicted, and its name in tables."""
 
 
+def shown(row: Mapping[str, Any], of: str) -> str:
+    """A value of a row of ``Sealed`` as text; empty without one."""
+    form = {"update_seconds": "{:.3g}".format, "memory_bytes": bytes_of}
+    value = row.get(of)
+    return (
+        "" if value is None or value != value else form.get(row["quantity"], "{:.4f}".format)(value)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sealed:
     """One quantity of one run, as a seal has it: a row of the table ``forecasts``."""
 
-    baseline: str = ""
-    """What the plain guess is that the prediction has to beat; empty without one."""
-    baseline_median: float | None = None
-    """Median of the plain guess, in the unit of the quantity."""
-    baseline_sd: float | None = None
-    """Standard deviation of the logarithm of the plain guess."""
+    run: str = ""
+    """Cell name and hash."""
+    name: str = ""
+    """Name of the cell, for people."""
+    quantity: str = ""
+    """``update_seconds``, the mean of the run; ``memory_bytes``, the most on a device; or ``loss``,
+    the final validation loss in nats per token."""
     median: float | None = None
     """Median of the prediction, in the unit of the quantity; null without a prediction."""
     sd: float | None = None
@@ -41,13 +53,14 @@ class Sealed:
     """Degrees of freedom of its t distribution; null if it is normal."""
     reason: str = ""
     """Why there is no prediction; empty if there is one."""
-    run: str = ""
-    """Cell name and hash."""
-    name: str = ""
-    """Name of the cell, for people."""
-    quantity: str = ""
-    """``update_seconds``, the mean of the run; ``memory_bytes``, the most on a device; or ``loss``,
-    the final validation loss in nats per token."""
+    baseline: str = ""
+    """What the prediction has to beat; empty without it."""
+    baseline_median: float | None = None
+    """What that predicts, in the unit of the quantity."""
+    near: float | None = None
+    """Loss of the nearer of the two sizes or lengths that the ruler goes through."""
+    far: float | None = None
+    """Loss of the other."""
     seal: str
     """The file's name, which ends with eight digits of its SHA-256."""
     sealed: str = ""
@@ -56,8 +69,11 @@ class Sealed:
     """Whether the values of the file have the SHA-256 of its name; if not, the seal is one row."""
 
 
-def write(study: Path, values: dict[str, Any]) -> tuple[Path, str]:
-    """Write a seal that nobody can change by mistake: its path and its SHA-256."""
+def write(study: Path, forecasts: list[dict[str, Any]], /, **values: Any) -> tuple[Path, str]:
+    """Seal predictions where nobody changes them by mistake: the path, and the SHA-256 to publish;
+    ``values`` are further ones of the file."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")  # as runs have it
+    values = {"sealed": now, **values, "forecasts": forecasts}
     sha256 = files.digest(values)
     path = study / "forecasts" / f"{values['sealed'][:10]}-{sha256[:8]}.json"
     files.write_record(path, values)
@@ -84,4 +100,5 @@ def rows(study: Path) -> Iterator[dict[str, Any]]:
             yield asdict(Sealed(seal=path.stem, intact=False))
             continue
         for one in values["forecasts"]:
-            yield asdict(Sealed(**one, seal=path.stem, sealed=values["sealed"], intact=True))
+            own = {field.name: one[field.name] for field in fields(Sealed) if field.name in one}
+            yield asdict(Sealed(**own, seal=path.stem, sealed=values["sealed"], intact=True))

@@ -32,7 +32,7 @@ last checkpoint, so these are enough, however long it has been."""
 MACHINE = ("device", "network", "disk")
 """Faults of the machine; they never count as failures of the run."""
 
-Kind = Literal["begin", "beat", "checkpoint", "branch", "failed", "freed"]
+Kind = Literal["begin", "beat", "checkpoint", "branch", "failed", "freed", "diverged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,8 @@ class Entry:
     """One line of the ledger."""
 
     kind: Kind
-    """``failed``: the attempt ended with an error. ``freed``: a user lets a held run go on."""
+    """``failed``: the attempt ended with an error. ``freed``: a user lets a held run go on.
+    ``diverged``: the loss was no number, and is to be computed again."""
     attempt: int
     update: int
     train_seconds: float

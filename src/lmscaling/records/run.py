@@ -66,6 +66,9 @@ class Header:
     """Fingerprint of the source of the attention, a file in ``code/``."""
     code_differs: bool | None = None
     """Whether this source differs from the git commit; null if it is not in git."""
+    program: str = ""
+    """Fingerprint of the model, of the training module and of what they and the attention import;
+    empty in older logs, of which only the attention is known."""
     ranks_sha256: str | None = None
     """SHA-256 of the tokenizer's ranks, or of its file; null if the shards have no sidecar."""
     bytes_per_token: float | None = None
@@ -279,6 +282,14 @@ class Run:
     last_val_loss: float | None = None
     """Loss of the last validation, nats per token; null if it is not finite, or if the last attempt
     had none."""
+    stalled_seconds: float = 0.0
+    """Seconds that updates took beyond the median, of those that took more than thirty seconds and
+    twenty medians, as after a suspension: no productive time."""
+    environments: list[dict[str, Any]] | None = None
+    """Environments of the attempts whose updates survive, each once; null in older records."""
+    program: str = ""
+    """Fingerprint of the model, of the training module and of what they and the attention import;
+    empty in older records, of which only the attention is known."""
     log_sha256: str | None = None
     """SHA-256 of ``log.jsonl`` beside the record."""
     log_lines: int | None = None

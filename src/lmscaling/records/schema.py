@@ -9,6 +9,7 @@ field that only a newer version knows is kept.
 import ast
 import inspect
 import json
+import sys
 import textwrap
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
@@ -21,6 +22,9 @@ UNKNOWN = "unknown_fields"
 
 SQL_TYPES = {"int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR", "bool": "BOOLEAN"}
 """DuckDB's type of a field; everything else is JSON."""
+
+LARGEST = {"BIGINT": 2**63 - 1, "DOUBLE": sys.float_info.max}
+"""No number may be larger, infinite or NaN."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,12 @@ def _sql_type(field: Field[Any]) -> str:
 
 def _is_of(value: Any, sql: str) -> bool:
     allowed = {"BIGINT": int, "DOUBLE": int | float, "VARCHAR": str, "BOOLEAN": bool}.get(sql)
-    return value is None or allowed is None or isinstance(value, allowed)
+    if value is None or allowed is None:
+        return True
+    if sql in LARGEST:  # True is an int
+        is_number = isinstance(value, allowed) and not isinstance(value, bool)
+        return is_number and abs(value) <= LARGEST[sql]
+    return isinstance(value, allowed)
 
 
 def _default(field: Field[Any]) -> Any:

@@ -19,6 +19,9 @@ MEASUREMENT_STATUSES = {
 }
 """How a point of the speed study can end; each is a result."""
 
+BUSY = 1.2
+"""Wall time over CPU time from which the first screen of a report does not quote a point."""
+
 UNMASKED = "unmasked forward"
 """A pass of a layer in which each token sees all others."""
 
@@ -75,7 +78,8 @@ class Outcome(Point):
     repeats: int = 0
     """Repeats that were counted, each with a wait for the device."""
     least_seconds: float | None = None
-    """Seconds of one repeat: a step, a sampled token of all sequences, or a pass of a layer."""
+    """Seconds of one repeat: a step, a sampled token of all sequences, or a pass of a layer. On a
+    CPU they are CPU seconds of one thread; records without ``wall_over_cpu`` have wall time."""
     lower_seconds: float | None = None
     """First quartile of the repeats."""
     median_seconds: float | None = None
@@ -96,6 +100,9 @@ class Outcome(Point):
     peak_memory_bytes: int | None = None
     """The most allocated on the GPU, or resident on the CPU, minus what was in use before; null
     where the system does not report it."""
+    wall_over_cpu: float | None = None
+    """Wall time over CPU time of the repeats; far above 1 other programs had the core. Null on a
+    GPU."""
     params: int | None = None
     """Parameters without embeddings; null of a layer alone."""
     flops_per_token: float | None = None

@@ -8,6 +8,7 @@ offline; without scripts it lacks the curves, sorting and copying.
 
 import base64
 import platform
+import re
 from collections.abc import Iterable
 from importlib.metadata import version
 from itertools import groupby
@@ -41,8 +42,8 @@ from lmscaling.report import (
 )
 from lmscaling.report.answer import Answer
 from lmscaling.report.contest import Contest, Evidence
-from lmscaling.report.table import SECTIONS, Table
-from lmscaling.store import published
+from lmscaling.report.table import SECTIONS, Table, query_rows
+from lmscaling.store import published, whole
 from lmscaling.store.build import connect
 
 LONG = 24
@@ -82,7 +83,8 @@ def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
     with connect(study / "store") as db:
         search_path = str(study).replace("'", "''")
         db.execute(f"SET file_search_path = '{search_path}'")  # the plan's query reads plan.json
-        shown = _figures(study / "figures", alone)
+        cites = bool(db.sql("FROM cells WHERE source = 'published' LIMIT 1").fetchall())
+        shown = _figures(study / "figures", alone, cites)
         verdicts_on = claims.judge_all(db) if verdicts_on is None else verdicts_on
         known = [*tables.tables(db), *forecasts.tables(db), *verdicts.tables(verdicts_on)]
         known += provenance.plan_tables(study / "plan.json")
@@ -98,6 +100,11 @@ def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
             verdicts=[one.judgement.verdict for one in verdicts_on],
             rate_warnings=rates.warnings(db) if record else [],
             stale=db.sql(question.STALE).fetchall()[0][0] if record else 0,
+            damaged=list(whole.problems(study)) if record else [],
+            mixed=query_rows(db, question.MIXED),
+            stalled=next(iter(query_rows(db, question.STALLED)), None),
+            floor=next(iter(query_rows(db, answer.FLOOR)), None),
+            no_law=next(iter(query_rows(db, answer.NO_LAW)), None),
         )
         board = scoreboard.table(db)
         text = page(
@@ -105,13 +112,14 @@ def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
             evidence,
             said,
             board=_table(db, board) if board else None,
-            board_says=scoreboard.sentences(db) if board else (),
             title=f"{record.study.study}: scaling study" if record else "Published numbers",
             commands=command or f"lmscaling figures {study}",
             paragraphs=question.paragraphs(db, record.study if record else None),
             sections=_sections(shown, [_table(db, t) for t in known if t.rows]),
-            cites=bool(db.sql("FROM cells WHERE source = 'published' LIMIT 1").fetchall()),
+            answers=[figure for figure in shown if figure["section"] == "answer"],
+            cites=cites,
         )
+        text = figures.in_bytes(text) if figures.reads_bytes(db) else text
     write_text(study / "report.html", text)
     return study / "report.html"
 
@@ -124,8 +132,8 @@ def page(
     title: str,
     commands: str,
     board: dict[str, Any] | None = None,
-    board_says: Iterable[str] = (),
     paragraphs: Iterable[str] = (),
+    answers: Iterable[dict[str, Any]] = (),
     sections: Iterable[dict[str, Any]] = (),
     cites: bool = False,
 ) -> str:
@@ -138,12 +146,13 @@ def page(
         title: That of the page.
         commands: What makes the page again.
         board: The table of attentions by task, if the study has tasks.
-        board_says: The same in sentences.
         paragraphs: Question and design.
+        answers: Figures of the first screen.
         sections: Figures and tables of closed sections.
         cites: Whether published numbers are shown.
     """
     names = [judged.baseline, *judged.candidates]
+    style.choose(names)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lmscaling", "report"), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -152,8 +161,8 @@ def page(
     return environment.get_template("page.html").render(
         names=names, candidates=judged.candidates, baseline=judged.baseline, source=judged.source,
         sizes=list(judged.sizes), chart=chart.data(judged, evidence.curves, names),
-        palette=style.palette(names), dashes=DASHES,
-        title=title, answer=said, board=board, board_says=list(board_says), paragraphs=paragraphs,
+        palette=style.palette(names), dashes=DASHES, answers=[*answers],
+        title=title, answer=said, board=board, paragraphs=paragraphs,
         sections=list(sections), commands=commands,
         csv=_csv(judged),
         bibtex=BIBTEX + (published.BIBTEX if cites else ""),
@@ -184,7 +193,9 @@ def _sections(shown: list[dict[str, Any]], tables: list[dict[str, Any]]) -> list
     for name, heading in SECTIONS.items():
         own_figures = [figure for figure in shown if figure["section"] == name]
         own_tables = [table for table in tables if table["section"] == name]
-        # The first section always has paragraphs, the last one the commands.
+        # The question always has paragraphs, the last section the commands.
+        if name == "answer":
+            continue
         if own_figures or own_tables or name in ("question", "audit"):
             groups = groupby(own_figures, lambda figure: figure["switch"] or figure["name"])
             counts = {"figure": len(own_figures), "table": len(own_tables)}
@@ -196,8 +207,9 @@ def _sections(shown: list[dict[str, Any]], tables: list[dict[str, Any]]) -> list
     return sections
 
 
-def _figures(folder: Path, alone: bool) -> list[dict[str, Any]]:
-    """The figures that have data; of published numbers alone only some are drawn."""
+def _figures(folder: Path, alone: bool, cites: bool) -> list[dict[str, Any]]:
+    """The figures that have data; of published numbers alone only some are drawn. Captions are
+    silent about published numbers where there are none."""
     found = []
     for name in registry.figures():
         svg, rows = folder / f"{name}.svg", folder / f"{name}.csv"
@@ -208,10 +220,13 @@ def _figures(folder: Path, alone: bool) -> list[dict[str, Any]]:
                 raise UserError(f"figure {path} does not exist; run snakemake figures to draw it")
         if n_rows := figures.n_rows(name, folder):
             module, caption = figures.load(name), figures.caption(name)
+            lead, rest = words.parted(caption.text)
+            if not cites:
+                rest = re.sub(r"[^.]*\b[Pp]ublished\b[^.]*\.", "", rest).strip()
             group, label = getattr(module, "SWITCH", ("", ""))
             found.append({
                 "name": name, "section": module.SECTION, "title": caption.title,
-                "text": caption.text, "query": dedent(module.QUERY).strip(), "n_rows": n_rows,
+                "note": (lead, rest), "query": dedent(module.QUERY).strip(), "n_rows": n_rows,
                 "svg": base64.b64encode(svg.read_bytes()).decode(),
                 "switch": group, "label": label,
             })  # fmt: skip
@@ -225,8 +240,9 @@ def _table(db: DuckDBPyConnection, table: Table) -> dict[str, Any]:
     shown = [i for i in range(len(table.head)) if any(row[i] for row in table.rows)]
     status = table.head.index("status") if "status" in table.head else None
     return {
-        "name": table.name, "section": table.section, "title": table.title, "note": table.note,
-        "query": query, "n_rows": len(db.sql(query)), "head": [table.head[i] for i in shown],
+        "name": table.name, "section": table.section, "title": table.title,
+        "note": words.parted(table.note), "query": query, "n_rows": len(db.sql(query)),
+        "head": [table.head[i] for i in shown],
         "lines": [
             {
                 "status": "" if status is None else row[status].replace(" ", "_"),

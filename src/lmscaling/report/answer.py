@@ -1,14 +1,13 @@
-"""The answer of a study in words: who is ahead, how sure that is, what would decide the rest.
+"""The answer of a study in words: who is ahead, how sure that is, and what to run next.
 
 The facts are computed here from the numbers of ``contest`` and of the store; ``answer.j2`` has the
-sentences. A sentence about a gap says which noise was measured, or which scatter it assumes.
+sentences. A sentence about a gap says which noise was measured, or which seed variance it assumes.
 """
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from math import ceil, inf
 from statistics import fmean, median
 from typing import Any
@@ -26,8 +25,13 @@ MOST_SEEDS = 20
 """More seeds are not advised."""
 FEW = 3
 """Cells that are named; more are counted."""
-EMPTY = ("not told", "not timed")
-"""What a tile says that has no numbers."""
+FLOOR = "FROM floor_counts WHERE name = '3-gram' AND cells > 0"
+"""The cells that a table of 3-grams is ahead of."""
+NO_LAW = """
+    SELECT why FROM surfaces WHERE NOT EXISTS (FROM surfaces WHERE drawn IS NOT NULL)
+    GROUP BY why ORDER BY count(*) DESC LIMIT 1
+"""
+"""Why no law of the loss was fitted."""
 TO_COME = ("pending", "running", "interrupted", "held")
 
 
@@ -53,8 +57,8 @@ class Answer:
     question: str
     heading: str
     lede: tuple[str, ...]
-    tiles: tuple[tuple[str, tuple[Tile, ...]], ...]
-    """By candidate."""
+    tiles: tuple[Tile, ...]
+    """Of the only candidate; several are compared by a figure."""
     next: tuple[str, ...]
     command: str
     untold: tuple[tuple[str, str], ...]
@@ -70,6 +74,11 @@ def write(
     verdicts: Iterable[str] = (),
     rate_warnings: Iterable[str] = (),
     stale: int = 0,
+    damaged: Sequence[str] = (),
+    mixed: Sequence[Row] = (),
+    stalled: Row | None = None,
+    floor: Row | None = None,
+    no_law: Row | None = None,
 ) -> Answer:
     """The answer.
 
@@ -80,7 +89,12 @@ def write(
         command: What runs the study again; empty of published numbers.
         verdicts: Those on the claims of the literature.
         rate_warnings: What makes the comparison unfair, see ``lr_optimum.warnings``.
-        stale: Runs that other code of their attention has trained.
+        stale: Runs that other code of their attention or model has trained.
+        damaged: What is not whole in the study, a sentence each.
+        mixed: The rows of ``question.MIXED``.
+        stalled: The row of ``question.STALLED``, if there is one.
+        floor: The row of ``FLOOR``, if there is one.
+        no_law: The row of ``NO_LAW``, if there is one.
     """
     timings = {
         (kind, candidate): timing.compare(evidence.speeds, kind, candidate, contest.baseline)
@@ -92,6 +106,8 @@ def write(
         "answer", words=words, join_names=words.join_names, counted=_counted, axes=AXES, few=FEW,
         most_seeds=MOST_SEEDS, failures=FAILED, to_come=TO_COME, budget=budget, command=command,
         wanted=wanted, verdicts=[*verdicts], rate_warnings=rate_warnings, stale=stale,
+        damaged=damaged, mixed=mixed, stalled=stalled, floor=floor or {"above": 0},
+        no_law=no_law, widest=contest.widest,
         **_facts(contest, evidence, timings),
     )  # fmt: skip
     head, scored = scores.of(contest, evidence.cells, timings)
@@ -100,7 +116,7 @@ def write(
         question=says.one("question"),
         heading=says.one("heading"),
         lede=tuple(says.all("lede")),
-        tiles=_all_tiles(says, contest, timings),
+        tiles=_tiles(says, contest, timings),
         next=tuple(says.all("next")),
         command=todo,
         untold=tuple((what, why) for what, why in untold),
@@ -138,7 +154,7 @@ def _facts(contest: Contest, evidence: Evidence, timings: Timings) -> dict[str, 
         "lone": lone,
         "tested": [edge for edge in gaps if edge.is_tested],
         "firm": sum(abs(edge.gap) > 1.96 * 10 * edge.spread.error for edge in lone),
-        "reaches": [_reach(contest, name, edges[name]) for name in known[:FEW]],
+        "reaches": [_reach(contest, name, edges[name]) for name in known if len(order) == 1],
         "cost": _cost(contest, known[0]) if len(known) == 1 else None,
         "missing": missing.most_common(FEW),
         "untimed": [what for kind, what in KINDS.items() if order and kind not in timed],
@@ -187,27 +203,19 @@ def _cost(contest: Contest, name: str) -> dict[str, Any] | None:
     return {"first": first, "second": second, "ratio": middle, "cells": len(ratios)}
 
 
-def _all_tiles(
-    says: Sentences, contest: Contest, timings: Timings
-) -> tuple[tuple[str, tuple[Tile, ...]], ...]:
-    """By candidate; of several candidates without the tiles that are empty for each."""
-    if not contest.edges[contest.axis] and not any(timings.values()):
+def _tiles(says: Sentences, contest: Contest, timings: Timings) -> tuple[Tile, ...]:
+    """Of one candidate what it was compared by."""
+    if len(contest.candidates) != 1 or not (contest.edges[contest.axis] or any(timings.values())):
         return ()
-    found = {}
-    for name in _best_first(contest):
-        other = "updates" if contest.axis == "hours" else "hours"
-        second = [axis for axis in (other, "flops") if contest.edges.get(axis, {}).get(name)]
-        found[name] = (
-            _loss_tile(says, contest, name, [contest.axis]),
-            _loss_tile(says, contest, name, second or [other]),
-            _time_tile(says, timings["time_step", name], "Time of a training step"),
-            _time_tile(says, timings["time_decode", name], "Time to sample a token"),
-        )
-    if len(found) > 1:
-        columns = zip(*found.values(), strict=True)
-        filled = [any(tile.says not in EMPTY for tile in column) for column in columns]
-        found = {name: tuple(compress(tiles, filled)) for name, tiles in found.items()}
-    return tuple(found.items())
+    (name,) = contest.candidates
+    other = "updates" if contest.axis == "hours" else "hours"
+    second = [axis for axis in (other, "flops") if contest.edges.get(axis, {}).get(name)]
+    return (
+        _loss_tile(says, contest, name, [contest.axis]),
+        _loss_tile(says, contest, name, second or [other]),
+        _time_tile(says, timings["time_step", name], "Time of a training step"),
+        _time_tile(says, timings["time_decode", name], "Time to decode a token"),
+    )
 
 
 def _loss_tile(says: Sentences, contest: Contest, name: str, axes: list[str]) -> Tile:
@@ -216,12 +224,14 @@ def _loss_tile(says: Sentences, contest: Contest, name: str, axes: list[str]) ->
     for axis in axes:
         edges = contest.edges.get(axis, {}).get(name, {}).values()
         if not edges:
-            return Tile(title=title, side="", says="not told", text="No pair of curves shares it.")
+            return Tile(
+                title=title, side="", says="no data", text="No two runs are comparable here."
+            )
         half = median(edge.spread.quantile() * edge.spread.error for edge in edges)
         assumed = [edge.spread.sd for edge in edges if not edge.is_tested]
         reason = f"if seeds differ by {max(assumed):.2g}" if assumed else "(95 %)"
         parts.append({
-            "axis": AXES[axis], "record": says.one("record", contest.tally(name, axis)),
+            "axis": AXES[axis], "record": says.one("record", name, contest.tally(name, axis)),
             "reach": words.span(edges), "sure": f"each ±{half:.2g} {reason}",
         })  # fmt: skip
     tally = contest.tally(name, axes[0])
@@ -232,7 +242,7 @@ def _loss_tile(says: Sentences, contest: Contest, name: str, axes: list[str]) ->
 
 def _time_tile(says: Sentences, found: Timing | None, title: str) -> Tile:
     if found is None:
-        return Tile(title=title, side="", says="not timed", text="No time of both was measured.")
+        return Tile(title=title, side="", says="not timed", text="Not timed for both attentions.")
     known: dict[int, list[float]] = defaultdict(list)
     for (_, context), ratio in sorted(found.ratios.items(), key=lambda item: item[0][1]):
         known[context].append(ratio.value)
@@ -241,22 +251,22 @@ def _time_tile(says: Sentences, found: Timing | None, title: str) -> Tile:
     start = next((c for i, c in enumerate(contexts) if all(faster[d] for d in contexts[i:])), None)
     if start is not None:
         from_ = "throughout" if start == contexts[0] else f"from {words.format_context(start)}"
-        side, verdict = "ahead", f"faster {from_}"
+        side, verdict = "ahead", f"is faster {from_}"
     elif max(map(max, known.values())) < 1:
-        side, verdict = "behind", "slower throughout"
+        side, verdict = "behind", "is slower throughout"
     else:
-        side, verdict = "undecided", "faster at some places"
+        side, verdict = "undecided", "is faster at some places"
     # The longest context at which as many sizes were timed as anywhere.
     most = max(map(len, known.values()))
     longest = max(context for context, ratios in known.items() if len(ratios) == most)
     ends = {context: known[context] for context in (contexts[0], longest)}
     spread = 100 * median((r.high - r.low) / 2 / r.value for r in found.ratios.values())
     text = says.one("timed", found, ends, spread)
-    return Tile(title=title, side=side, says=verdict, text=text)
+    return Tile(title=title, side=side, says=f"{found.candidate.split()[0]} {verdict}", text=text)
 
 
 def _wanted(contest: Contest, cells: list[Row], command: str) -> tuple[dict[str, Any], str]:
-    """What would decide the rest, and the command for the first of it."""
+    """What to run next, and the command for the first of it."""
     goes_on = any(row["status"] in TO_COME for row in cells if not row["skipped"])
     edges = {
         (name, cell): edge
@@ -289,13 +299,14 @@ def _wanted(contest: Contest, cells: list[Row], command: str) -> tuple[dict[str,
     if goes_on and command:
         return wanted, command
     seeds = sorted({*(row["seed"] for row in cells), *range(n)})
-    return wanted, _seeds_command(contest, command, seeds) if 0 < n <= MOST_SEEDS else ""
+    return wanted, _seeds_command(contest, command, seeds, key) if 0 < n <= MOST_SEEDS else ""
 
 
-def _seeds_command(contest: Contest, command: str, seeds: list[int]) -> str:
+def _seeds_command(
+    contest: Contest, command: str, seeds: list[int], closest: tuple[str, Cell] | None
+) -> str:
     if command:
         return study_file.with_overrides(command, _set({"axes.seed": seeds}))
-    closest = contest.closest
     if closest is None or contest.source != "published":
         return ""
     size, context = closest[1]

@@ -15,7 +15,7 @@ from lmscaling.report.contest import AXES, Cell, Contest, Row
 from lmscaling.report.table import format_context
 
 LABELS = {
-    "hours": "training time (hours)", "updates": "updates", "tokens": "training tokens",
+    "hours": "training time (hours)", "updates": "steps", "tokens": "training tokens",
     "flops": "training compute (FLOPs)",
 }  # fmt: skip
 
@@ -40,9 +40,9 @@ def data(contest: Contest, curves: Iterable[Row], names: Iterable[str]) -> dict[
     cells = [_cell(contest, place, runs.get(place, {}), [*names]) for place in places]
     known = {axis for cell in cells for run in cell["runs"] for axis in run["ends"]}
     axes = {axis: label for axis, label in LABELS.items() if axis in known}
-    candidate, closest = contest.closest or (next(iter(contest.candidates), ""), None)
+    candidate, clearest = contest.clearest or (next(iter(contest.candidates), ""), None)
     drawn = [i for i, cell in enumerate(cells) if cell["runs"]]
-    first = places.index(closest) if closest in places else -1
+    first = places.index(clearest) if clearest in places else -1
     return {
         "axes": axes,
         "names": AXES,

@@ -16,9 +16,10 @@ import duckdb
 from lmscaling.fits.noise import Spread, seeds_needed
 from lmscaling.fits.rows import Row, interval_of
 from lmscaling.fits.uncertainty import LEVEL, Interval
+from lmscaling.records.timing import BUSY
 from lmscaling.report.table import query_rows
 
-AXES = {"hours": "hours", "updates": "updates", "tokens": "tokens", "flops": "FLOPs"}
+AXES = {"hours": "hours", "updates": "steps", "tokens": "tokens", "flops": "FLOPs"}
 """Axes of the page; tokens are updates times a constant."""
 
 CELLS = """
@@ -41,11 +42,12 @@ CURVES = """
     ORDER BY attention DESC, size, context, seed, updates
 """
 
-SPEEDS = """
+SPEEDS = f"""
     SELECT source, setup, kind, attention, method, size, params, batch, context, repeats, seconds,
         lower_seconds, upper_seconds
     FROM speeds
     WHERE kind IN ('time_step', 'time_decode') AND status = 'done' AND seconds > 0
+        AND coalesce(wall_over_cpu, 1) < {BUSY}
     ORDER BY ALL
 """
 
@@ -138,14 +140,21 @@ class Contest:
         return {cell: r for (name, cell), r in self.multipliers.items() if name == candidate}
 
     @property
-    def closest(self) -> tuple[str, Cell] | None:
-        """Candidate and cell with the smallest gap in units of its error, on the first axis."""
-        known = {
-            (candidate, cell): abs(edge.gap) / edge.spread.error
-            for candidate, cells in self.edges[self.axis].items()
-            for cell, edge in cells.items()
+    def clearest(self) -> tuple[str, Cell] | None:
+        """Candidate and cell of the largest lead over the baseline that is significant, else of the
+        largest significant gap, else of the largest gap."""
+        edges = {
+            (name, cell): e for name, of in self.edges[self.axis].items() for cell, e in of.items()
         }
-        return min(known, key=lambda key: (known[key], key)) if known else None
+        order = {key: (SIDES.index(e.side), -abs(e.gap), key) for key, e in edges.items()}
+        return min(order, key=lambda key: order[key], default=None)
+
+    @property
+    def widest(self) -> Cell | None:
+        """The cell in which most candidates are compared, of several the largest and longest."""
+        n = Counter(cell for cells in self.edges[self.axis].values() for cell in cells)
+        sizes = [*self.sizes]
+        return max(n, key=lambda cell: (n[cell], sizes.index(cell[0]), cell[1]), default=None)
 
 
 def read(db: duckdb.DuckDBPyConnection, source: str) -> Evidence:

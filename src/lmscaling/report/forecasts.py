@@ -1,14 +1,15 @@
 """Sealed forecasts: what they said before the runs began, and how right they were."""
 
+from collections.abc import Iterator
+
 import duckdb
 import numpy as np
 from pandas import DataFrame
 from scipy.stats import binomtest
 
 from lmscaling.fits import forecast_scores
-from lmscaling.formatting import bytes_of
-from lmscaling.records.forecast import QUANTITIES
-from lmscaling.report.table import Table, format_number
+from lmscaling.records.forecast import QUANTITIES, shown
+from lmscaling.report.table import Table
 
 QUERY = """
     SELECT * FROM forecast_scores
@@ -29,6 +30,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Scores of each seal, and each prediction with what was measured."""
     rows = db.sql(QUERY).df()
     rows["remark"] = rows["reason"].where(rows["reason"] != "", rows["state"].map(STATES))
+    parts = rows.groupby(["seal", "quantity", "attention", "baseline"], sort=False, dropna=False)
     return [
         Table(
             name="forecast_scores",
@@ -36,28 +38,26 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             title="Sealed forecasts",
             note="Predictions that were sealed before the run began. Held: intervals that hold "
             "what was measured, with the 95 % interval of that share if predictions err "
-            "independently; those of one study err alike, so it is too narrow. Factor: median of "
-            "measured over predicted or of the inverse, whichever is larger. Log score: mean log "
-            "density of the logarithm, the higher the better; the plain guess, whose score is in "
-            "brackets, has to be beaten. A file that was changed after it was sealed is named and "
-            "not scored.",
+            "independently; those of one study err alike, so it is too narrow. Error: root mean "
+            "square of the logarithm of measured over predicted values. A loss has to be closer "
+            "than a ruler, the straight line in the logarithms through the two nearest sizes or "
+            "lengths that had finished; it is good only if no interval holds the losses of both. "
+            "A file that was changed after it was sealed is named and not scored.",
             query=QUERY,
-            head=("seal", "sealed (UTC)", "quantity", "scored", "80 % held", "95 % held",
-                  "median factor", "log score", "plain guess", "not scored"),
-            rows=tuple(_scores(part) for _, part in rows.groupby(["seal", "quantity"], sort=False)),
-            text=frozenset({0, 1, 2, 8, 9}),
+            head=("seal", "sealed (UTC)", "quantity", "attention", "scored", "80 % held",
+                  "95 % held", "error", "to beat", "worth", "not scored"),
+            rows=tuple(_scores(part) for _, part in parts),
+            text=frozenset({0, 1, 2, 3, 9, 10}),
         ),
         Table(
             name="forecast_cells",
             section="forecasts",
             title="Predicted and measured",
-            note="Brackets contain 80 % and 95 % intervals of what one run measures. Place: share "
-            "of the prediction that lies below what was measured; of good forecasts all values "
-            "from 0 to 1 are equally frequent.",
+            note="The intervals are those of what one run measures.",
             query=QUERY,
-            head=("cell", "seal", "quantity", "predicted", "80 %", "95 %", "measured", "place",
+            head=("cell", "seal", "quantity", "predicted", "80 %", "95 %", "to beat", "measured",
                   "remark"),
-            rows=_cells(rows.loc[rows["median"].notna()]),
+            rows=tuple(_cells(rows.loc[rows["median"].notna()].copy())),
             text=frozenset({0, 1, 2, 8}),
             folded=True,
         ),
@@ -71,49 +71,36 @@ def _scores(rows: DataFrame) -> tuple[str, ...]:
     why = ", ".join(f"{n}: {remark}" for remark, n in others.items())
     if first["state"] == "changed":
         why = f"{first['seal']}.json was changed"
-    head = (
-        first["seal"][-8:], first["sealed"][:16].replace("T", " "),
-        QUANTITIES.get(first["quantity"], ""), f"{len(scored)} of {rows['median'].count()}",
-    )  # fmt: skip
-    if scored.empty:
-        return (*head, *[""] * 5, why)
-    own, plain = forecast_scores.log_scores(scored)
-    away = abs(np.log(scored["measured"]) - np.log(scored["median"]))
+    errors = (forecast_scores.error(scored, of) for of in ("median", "baseline_median"))
     return (
-        *head,
+        first["seal"][-8:], first["sealed"][:16].replace("T", " "),
+        QUANTITIES.get(first["quantity"], ""), first["attention"] or "",
+        f"{len(scored)} of {rows['median'].count()}",
         *(_held(scored, level) for level in forecast_scores.LEVELS),
-        f"{np.exp(np.median(away)):.3f}",
-        "" if np.isnan(own) else f"{own:.2f}",
-        "" if np.isnan(plain) else f"{', '.join(dict.fromkeys(scored['baseline']))} ({plain:.2f})",
-        why,
-    )
+        *("" if np.isnan(error) else f"{error:.4f}" for error in errors),
+        "" if scored.empty else forecast_scores.worth(scored), why,
+    )  # fmt: skip
 
 
 def _held(scored: DataFrame, level: float) -> str:
     """How many intervals hold what was measured, and the 95 % interval of that share (Clopper and
     Pearson 1934)."""
-    places = forecast_scores.places(scored.loc[scored["sd"].notna()])
-    if not len(places):
+    held = forecast_scores.holds(scored, level)
+    if not len(held):
         return ""
-    held = int((np.abs(places - 0.5) <= level / 2).sum())
-    ends = binomtest(held, len(places)).proportion_ci()
-    return f"{held} of {len(places)} ({100 * ends.low:.0f} to {100 * ends.high:.0f} %)"
+    ends = binomtest(int(held.sum()), len(held)).proportion_ci()
+    return f"{held.sum()} of {len(held)} ({100 * ends.low:.0f} to {100 * ends.high:.0f} %)"
 
 
-def _cells(rows: DataFrame) -> tuple[tuple[str, ...], ...]:
+def _cells(rows: DataFrame) -> Iterator[tuple[str, ...]]:
     """Each prediction with what was measured."""
-    forms = {"memory_bytes": bytes_of, "loss": "{:.4f}".format}
-    ends = [zip(*forecast_scores.interval(rows, p), strict=True) for p in forecast_scores.LEVELS]
-    places = np.where(rows["state"] == "scored", forecast_scores.places(rows), np.nan)
-    found = []
-    for row, place, *intervals in zip(rows.to_dict("records"), places, *ends, strict=True):
-        form = forms.get(row["quantity"], format_number)
-        said = ["" if np.isnan(low) else f"{form(low)} to {form(high)}" for low, high in intervals]
-        found.append((
+    for level in forecast_scores.LEVELS:
+        rows[f"low{level}"], rows[f"high{level}"] = forecast_scores.interval(rows, level)
+    for row in rows.to_dict("records"):
+        ends = [(shown(row, f"low{p}"), shown(row, f"high{p}")) for p in forecast_scores.LEVELS]
+        yield (
             row["name"], row["seal"][-8:], QUANTITIES.get(row["quantity"], ""),
-            form(row["median"]), *said,
-            "" if np.isnan(row["measured"]) else form(row["measured"]),
-            "" if np.isnan(place) else f"{place:.2f}",
+            shown(row, "median"), *(f"{low} to {high}" if low else "" for low, high in ends),
+            shown(row, "baseline_median"), shown(row, "measured"),
             "" if row["state"] == "scored" else row["remark"],
-        ))  # fmt: skip
-    return tuple(found)
+        )  # fmt: skip

@@ -72,14 +72,15 @@
       frame.append(one); return one;
     };
     const percent = thousandths => `${(thousandths / 10).toFixed(2)}%`;
-    const drawRun = (run, isFirst) => {
-      const { axis, across, down } = view, points = run.loss.map((loss, i) => [across(place(run, i, axis)).toFixed(1), down(loss / nat).toFixed(1)]);
-      if (run.spikes.length) {
-        const upper = points.map(point => [...point]);
-        for (const [i, height] of run.spikes) upper[i][1] = down(Math.max(run.loss[i], height) / nat).toFixed(1);
-        path("band", `M${[...upper, ...points.toReversed()].join("L")}z`, run.attention);
-      }
-      path(isFirst ? "line" : "line more", `M${points.join("L")}`, run.attention);
+    const drawAttention = name => {  // the mean of the seeds, and a band from the lowest to the highest
+      const { axis, across, down } = view, runs = view.runs.filter(run => run.attention === name);
+      const shortest = runs.reduce((a, b) => a.ends[axis] <= b.ends[axis] ? a : b);
+      const points = shortest.loss.map((_, i) => place(shortest, i, axis)).map(x => [x, runs.map(run => valueAt(run, x)).filter(loss => loss !== null)]);
+      const along = of => points.map(([x, losses]) => `${across(x).toFixed(1)},${down(of(losses)).toFixed(1)}`);
+      if (runs.length > 1) path("band", `M${[...along(losses => Math.max(...losses)), ...along(losses => Math.min(...losses)).toReversed()].join("L")}z`, name);
+      path("line", `M${along(mean).join("L")}`, name);
+      const spikes = runs.flatMap(run => run.spikes.map(([i]) => across(place(run, i, axis))));
+      if (spikes.length) path("tick", spikes.map(x => `M${x.toFixed(1)} 0V35`).join(""), name);
     };
     const drawMarks = () => {
       const { axis, low, high, bottom, top, runs, names, gap, across, down } = view;
@@ -94,6 +95,8 @@
       labels.forEach((one, i) => { if (i) one.at = Math.max(one.at, labels[i - 1].at + letters); });
       const over = Math.max(labels.at(-1).at - 985, 0);
       for (const { name, loss, at } of labels) {
+        const rise = frame.clientHeight * (at - over - down(loss)) / 1000;  // a stroke from the line to its label, pixels
+        mark("lead", "", { top: percent(down(loss)), width: `${Math.hypot(14, rise)}px`, transform: `rotate(${Math.atan2(rise, 14)}rad)` }, name);
         const label = mark("last", loss.toFixed(3), { top: percent(at - over) }, name), called = document.createElement("i");
         called.append(`${name} `); label.prepend(called);
       }
@@ -118,7 +121,7 @@
       for (const key of ["axis", "range"]) shown.dataset[key] = view[key];
       shown.dataset.cell = view.number;
       drawMarks();
-      view.runs.forEach((run, i) => drawRun(run, run.attention !== view.runs[i - 1]?.attention));
+      view.names.forEach(drawAttention);
       for (const name of hidden()) every(`[data-attention="${CSS.escape(name)}"]`, frame).forEach(one => { one.style.display = "none"; });
     };
     const paint = () => cells.forEach(cell => {  // the map
@@ -221,5 +224,9 @@
     const before = button.textContent; button.textContent = done ? "Copied" : "Could not copy";
     setTimeout(() => { button.textContent = before; }, 1500);
   });
+  const closed = () => every("details.section:not([open]), details.rows:not([open])");
+  let opened = [];
+  addEventListener("beforeprint", () => { opened = closed(); opened.forEach(one => { one.open = true; }); });
+  addEventListener("afterprint", () => opened.forEach(one => { one.open = false; }));
   addEventListener("hashchange", () => { const target = document.getElementById(location.hash.slice(1)); if (target) target.closest("details")?.setAttribute("open", ""); });
 })();

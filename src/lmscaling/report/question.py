@@ -24,6 +24,29 @@ FAILURES = """
 
 STALE = "SELECT count(*) FROM planned WHERE is_stale"
 
+MIXED = """
+    WITH environments AS (
+        SELECT size, context, unnest(coalesce(r.environments::JSON[], [r.environment::JSON])) AS e
+        FROM status JOIN runs r USING (run) WHERE status.status = 'done'
+    ),
+    found AS (
+        SELECT size, context, unnest([
+            {'what': 'device', 'found': e ->> 'device'},
+            {'what': 'torch', 'found': 'PyTorch ' || (e -> 'versions' ->> 'torch')}
+        ], recursive := true)
+        FROM environments
+    )
+    SELECT size, context, list_sort(list(DISTINCT found)) AS found
+    FROM found WHERE found IS NOT NULL GROUP BY size, context, what HAVING count(DISTINCT found) > 1
+    ORDER BY ALL
+"""
+"""Sizes and contexts whose runs were trained on several devices, or by several versions."""
+
+STALLED = """
+    SELECT count(*) AS runs, sum(stalled_seconds) / 3600 AS hours
+    FROM runs WHERE in_study AND stalled_seconds > 0 HAVING count(*) > 0
+"""
+
 CITED = """
     SELECT
         (SELECT count(*) FROM runs WHERE source = 'published') AS runs,

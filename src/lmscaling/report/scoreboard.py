@@ -46,8 +46,8 @@ NOTE = (
     "Means over seeds with their 95 % intervals, Student's t of these seeds; intervals of "
     "accuracies are cut at 0 and 1, near which they are not normal. ★ marks the best of a column, "
     "and ≈ those whose difference from it over the same seeds is not significant (paired t test, "
-    "5 %, for each pair alone). Seeds that have not learned recall the fewest pairs hardly more "
-    "often than by guessing; they are counted and never averaged. Each task takes the first of its "
+    "5 %, for each pair alone). Seeds that have not learned recall the fewest pairs no more often "
+    "than by chance; they are counted and never averaged. Each task takes the first of its "
     "sizes that an attention has, at the best factor of its learning rate; losses are of the "
     "largest size and context that most attentions have."
 )
@@ -82,7 +82,7 @@ class _Column:
         return min(means, key=lambda name: sign * means[name], default="")
 
     def ties(self, name: str) -> bool:
-        """Whether an attention cannot be told from the best one."""
+        """Whether an attention does not differ significantly from the best one."""
         found = seeds.differences(self.scores[name], self.scores[self.best()])
         p = seeds.p_value(found)
         return p is not None and p >= 1 - LEVEL
@@ -136,17 +136,3 @@ def table(db: duckdb.DuckDBPyConnection) -> Table | None:
 
 def _order(row: Mapping[str, Any]) -> tuple[bool, int]:
     return row["task_place"] < 0, row["place"]
-
-
-def sentences(db: duckdb.DuckDBPyConnection) -> list[str]:
-    """Of each task, the best attention and those that cannot be told from it."""
-    said = []
-    for column in _columns(query_rows(db, SCORES)):
-        if best := column.best():
-            tied = [name for name, own in column.scores.items() if own and name != best]
-            tied = [name for name in tied if column.ties(name)]
-            others = f"; {', '.join(tied)} cannot be told from it" if tied else ""
-            mean, interval = seeds.mean([*column.scores[best].values()])
-            by = "" if interval else ", by one seed"
-            said.append(f"{column.head[:-2]}: {best} is best with {mean:.3f}{by}{others}.")
-    return said

@@ -28,13 +28,13 @@ HEADS = {
     "loss": ("best loss", "nats per token"),
     "context": ("at context", "tokens"),
     "gap": ("gap to {}", "nats, over contexts"),
-    "ahead": ("won", "cells"),
-    "undecided": ("open", "cells"),
-    "behind": ("lost", "cells"),
+    "ahead": ("won", "comparisons"),
+    "undecided": ("not significant", "comparisons"),
+    "behind": ("lost", "comparisons"),
     "needs": ("{} needs", "times the {}, median"),
     "time_step": ("step", "times as fast, longest"),
-    "time_decode": ("sampling", "times as fast, longest"),
-    "spikes": ("spikes", "per 10,000 updates"),
+    "time_decode": ("decoding", "times as fast, longest"),
+    "spikes": ("spikes", "per 10,000 steps"),
     "failed": ("failed", "runs"),
 }
 """Heads of the scoreboard with their units; braces hold the baseline, and the axis."""

@@ -9,6 +9,7 @@ import duckdb
 from lmscaling.fits.uncertainty import Interval
 
 SECTIONS = {
+    "answer": "Answer",
     "question": "Research question",
     "grid": "Runs",
     "speed": "Speed and memory",
@@ -19,7 +20,8 @@ SECTIONS = {
     "claims": "Claims of the literature",
     "audit": "Resources and provenance",
 }
-"""Headings of the sections, in order; a figure names its section as ``SECTION``."""
+"""Headings of the sections, in order; a figure names its section as ``SECTION``. What is in the
+first one stands on the first screen."""
 
 
 @dataclass(frozen=True, kw_only=True)

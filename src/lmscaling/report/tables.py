@@ -92,12 +92,30 @@ def _table(
             tuple(form(row[h], how or USUAL.get(type(row[h]))) for h, how in columns.items())
             for row in rows
         ]
+    lines = _folded(columns, lines)
     note = ENVIRONMENT.from_string(entry["note"]).render(facts, rows=rows)
     return Table(
         name=name, section=entry["section"], title=entry["title"], note=" ".join(note.split()),
         query=entry["query"], head=tuple(columns), rows=tuple(lines),
         text=frozenset(i for i, head in enumerate(columns) if head in left),
     )  # fmt: skip
+
+
+ALIKE = 3
+"""More rows that have the same status and no number are shown as one."""
+NAMES = {"attention", "reference", "size", "context (tokens)", "schedule", "budget", "held out"}
+"""Heads of what a row is about."""
+
+
+def _folded(columns: Iterable[str], lines: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """One line in place of all, where they differ in what they are about only."""
+    differ = [len({*values}) > 1 for values in zip(*lines, strict=True)]
+    heads = [head for head, differs in zip(columns, differ, strict=False) if differs]
+    if "status" not in columns or len(lines) <= ALIKE or not NAMES.issuperset(heads):
+        return lines
+    told = (f"all {len({*values})}" if len({*values}) > 1 else values[0]
+            for values in zip(*lines, strict=True))  # fmt: skip
+    return [tuple(told)]
 
 
 def _cell(cell: Any, row: Row) -> str:

@@ -35,7 +35,7 @@ class Timing:
         return any(ratio.low != ratio.high for ratio in self.ratios.values())
 
 
-KINDS = {"time_step": "training steps", "time_decode": "sampling"}
+KINDS = {"time_step": "training steps", "time_decode": "decoding"}
 
 Timings = Mapping[tuple[str, str], Timing | None]
 """By kind and candidate."""

@@ -1,5 +1,6 @@
 """Numbers and names of the page's sentences."""
 
+import re
 from collections.abc import Iterable, Sequence
 from math import floor, log10
 from typing import Any
@@ -14,6 +15,12 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 def count(n: int) -> str:
     """Numbers up to ten as words."""
     return NUMBERS[n] if n < len(NUMBERS) else f"{n:,}"
+
+
+def parted(text: str, most: int = 2) -> tuple[str, str]:
+    """The first sentences of a text, at most two, and the others."""
+    sentences = re.split(r"(?<=[.:]) (?=[A-Z])", " ".join(text.split()))
+    return " ".join(sentences[:most]), " ".join(sentences[most:])
 
 
 def many(n: int, noun: str) -> str:

@@ -1,7 +1,9 @@
 """The commit of the sources, and what differs from it."""
 
+import hashlib
 import subprocess
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from lmscaling import registry
@@ -13,6 +15,15 @@ def commit() -> str | None:
     if (file := registry.PROJECT / COMMIT).is_file():  # an installed package
         return file.read_text() or None
     return _git("describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*")
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 of all sources of this package, also where no commit is known or files differ."""
+    digest = hashlib.sha256()
+    for path in sorted(registry.PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(registry.PACKAGE)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def differ(paths: Iterable[Path]) -> bool | None:

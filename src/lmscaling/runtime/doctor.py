@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from lmscaling.formatting import bytes_of, noted
 
 OK, ABSENT, WRONG = "ok", "absent", "wrong"
-"""States: ``absent`` is what the demo does without, ``wrong`` is to be mended."""
+"""States: ``absent`` is what the demo does without, ``wrong`` is to be corrected."""
 
 COLOURS = {OK: 32, ABSENT: 33, WRONG: 31}
 
@@ -49,7 +49,7 @@ def examine(results: Path) -> tuple[str, bool]:
     missing = ", ".join(what for what in NEEDED if found[what][0] == WRONG)
     verdict = "the demo can run, without a network; type lmscaling demo"
     if missing:
-        verdict = f"the demo cannot run before this is mended: {missing}"
+        verdict = f"the demo cannot run before this is corrected: {missing}"
     return "\n".join([*noted(lines, left={0, 1}), "", verdict]), not missing
 
 
@@ -94,7 +94,7 @@ def _answer(look: Callable[[], Finding]) -> Finding:
         try:
             found = look()
         except OSError as error:
-            found = (WRONG, f"{error.strerror}: {error.filename}; mend it, and repeat")
+            found = (WRONG, f"{error.strerror}: {error.filename}; correct it, and repeat")
         except subprocess.TimeoutExpired:
             pass
 

@@ -19,7 +19,7 @@ from lmscaling.config import devices
 from lmscaling.errors import UserError
 from lmscaling.runtime import commit
 
-SMI = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
+SMI = ("driver_version", "uuid", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
 
 
 def describe(gpus: int) -> dict[str, Any]:

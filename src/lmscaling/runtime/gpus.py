@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 
+from lmscaling.errors import UserError
 from lmscaling.runtime import rank
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -43,7 +44,7 @@ def reserved(n: int) -> Iterator[None]:
 
     Waits until n GPUs are free. Call it before CUDA is initialized. It does nothing for n = 0, and
     reserves nothing on a machine without ``nvidia-smi`` or with fewer GPUs, and in a rank, whose
-    parent holds the GPUs.
+    parent holds the GPUs. UserError if another user has made the folder of the locks.
     """
     with ExitStack() as held:
         values = settings(n) if n else {}
@@ -82,8 +83,18 @@ def settings(ranks: int) -> dict[str, str]:
 
 
 def _lock(n: int, candidates: list[str], held: ExitStack) -> list[str]:
-    """Lock the first n GPUs that are free, or none, so that two jobs never wait for each other."""
+    """Lock the first n GPUs that are free, or none, so that two jobs never wait for each other.
+
+    Raises:
+        UserError: Somebody else has made the folder of the locks, and could hold them for ever.
+    """
     folder = Path(tempfile.gettempdir()) / f"lmscaling-gpus-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise UserError(
+            f"{folder}/ has the locks of GPUs and was made by another user; set TMPDIR to a "
+            "folder of your own on this machine, the same for all jobs"
+        )
     free: list[str] = []
     with ExitStack() as attempt:
         for gpu in candidates:

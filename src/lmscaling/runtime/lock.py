@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from lmscaling.errors import TRY_AGAIN, UserError
+from lmscaling.files import temporary_path
 
 NAME = "lock"
 """Name of the file in the folder that is locked."""
@@ -112,9 +112,9 @@ def hold(folder: Path, activity: str) -> Iterator[None]:
 
 def _acquire(path: Path, me: Holder, activity: str) -> None:
     """Link a file of ours to the name of the lock, as soon as it is free or stale."""
-    mine = path.with_name(f".{NAME}.{uuid.uuid4().hex}.tmp")
-    mine.write_text(json.dumps(asdict(me)))
+    mine = temporary_path(path)
     try:
+        mine.write_text(json.dumps(asdict(me)))
         while not _link(mine, path):
             mine.touch()  # then both times are of the server's clock
             now = mine.stat().st_mtime
@@ -125,7 +125,7 @@ def _acquire(path: Path, me: Holder, activity: str) -> None:
             elif who:
                 raise Busy(f"{activity} by {who.description}")
     finally:
-        mine.unlink()
+        mine.unlink(missing_ok=True)  # a full disk has not made it
 
 
 def _link(mine: Path, path: Path) -> bool:

@@ -106,7 +106,7 @@ def _of_runs(study: Path, grid: Grid, told: list[Failure]) -> tuple[list[Failure
     advice += [remedy for state, remedy in REMEDIES if state in reasons]
     if now:
         what = "1 job" if len(now) == 1 else f"{len(now)} jobs"
-        advice.append(f"{what} failed; mend the cause, then run snakemake again")
+        advice.append(f"{what} failed; correct the cause, then run snakemake again")
     if n := len(failed) + len(latest):
         advice.append(f"{n} failed; run snakemake again to continue from checkpoints")
     if held:

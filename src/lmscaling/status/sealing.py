@@ -1,55 +1,50 @@
 """Predictions of the runs of a study that have not begun, for ``lmscaling forecast``."""
 
-from collections import Counter, defaultdict
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from lmscaling import __version__, files
+import numpy as np
+from pandas import read_csv
+
+from lmscaling import __version__
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
-from lmscaling.errors import UserError
-from lmscaling.fits import loss_surface, points
+from lmscaling.errors import UserError, choose
+from lmscaling.files import digest
+from lmscaling.fits import forecast_scores, holdout, loss_surface, points
+from lmscaling.fits.holdout import Holdout
 from lmscaling.fits.loss_surface import LossSurface
 from lmscaling.fits.points import Group
-from lmscaling.formatting import bytes_of, folded, noted
+from lmscaling.formatting import noted
 from lmscaling.plan.estimate import Forecast as Cost
 from lmscaling.plan.footprint import Shape
 from lmscaling.records import forecast
-from lmscaling.records.forecast import QUANTITIES
 from lmscaling.runtime import commit
 from lmscaling.store import build as store
 from lmscaling.types import dump
 
 Row = dict[str, Any]
-"""``run``, ``name``, ``quantity``, and ``median`` and ``sd`` of ``Sealed`` or the ``reason``."""
+"""``run``, ``name``, ``quantity``, and other fields of ``Sealed``."""
 
 
 def predict(study: Path, grid: Grid, costs: dict[str, Cost], shapes: dict[str, Shape]) -> list[Row]:
-    """Each of ``QUANTITIES`` of each run of ``results/<study>`` that can run and has not begun: it
-    has neither a record nor an attempt. ``costs`` and ``shapes`` are those of the plan,
-    by run."""
+    """The loss of each run of ``results/<study>`` that can run and has neither a record nor an
+    attempt, and on a GPU its time and memory; on a CPU other jobs change these. ``costs`` and
+    ``shapes`` are those of the plan, by run."""
     groups, found = _finished(study), []
     for run, cell in grid.cells.items():
         cost, attempts = costs[run], (study / "scratch" / run).glob("attempt-*.jsonl")
         has_record = (study / "runs" / run / "run.json").is_file()
         if has_record or any(attempts) or cost.cannot:
             continue
-        if cell.gpus:
-            time = _known(cost.update_seconds, cost.update_sd)
-            memory = _known(cost.memory_bytes, cost.memory_sd)
-        else:  # what else runs on its cores changes the time of all runs alike
-            time = {"reason": "times on a CPU have no interval that was shown to hold"}
-            memory = {"reason": "memory is not measured on a CPU"}
-        loss = _loss(groups, cell, shapes[run].params, cost.tokens)
-        for quantity, values in zip(QUANTITIES, (time, memory, loss), strict=True):
-            found.append({"run": run, "name": cell.name, "quantity": quantity, **values})
+        values = {"loss": _loss(groups, cell, shapes[run].params, cost.tokens)}
+        if cell.gpus and cost.update_seconds and cost.update_sd:
+            values["update_seconds"] = {"median": cost.update_seconds, "sd": cost.update_sd}
+        if cell.gpus and cost.memory_bytes and cost.memory_sd:
+            values["memory_bytes"] = {"median": cost.memory_bytes, "sd": cost.memory_sd}
+        found += [{"run": run, "name": cell.name, "quantity": q, **v} for q, v in values.items()]
     return found
-
-
-def _known(median: float | None, sd: float | None) -> Row:
-    return {"median": median, "sd": sd} if median and sd else {"reason": "not known"}
 
 
 def _finished(study: Path) -> dict[tuple, Group]:
@@ -62,8 +57,8 @@ def _finished(study: Path) -> dict[tuple, Group]:
 
 
 def _loss(groups: dict[tuple, Group], cell: Cell, N: int, D: int | None) -> Row:
-    """The value of the loss surface at ``N`` parameters without embeddings and ``D`` tokens. It has
-    no interval: how often one would hold between the finished runs has not been shown."""
+    """The loss surface at ``N`` parameters without embeddings and ``D`` tokens, and a ruler. Only
+    beyond the points it has an interval: between them none was shown to hold."""
     schedule = "constant" if cell.schedule.kind == "constant" else "decayed"
     group = groups.get(("measured", schedule, cell.attention, cell.context))
     if not group:
@@ -72,14 +67,20 @@ def _loss(groups: dict[tuple, Group], cell: Cell, N: int, D: int | None) -> Row:
         return {"reason": "losses are predicted at lr_scale 1 only"}
     if D is None:
         return {"reason": "its number of tokens is not known"}
-    for name, of, at in (("parameters", "params", N), ("tokens", "tokens", D)):
-        seen = group.column(of)
-        if not 0.99 * seen.min() <= at <= 1.01 * seen.max():
-            return {"reason": f"its {name} are beyond those of the finished runs"}
     surface = _surface(group)
     if surface.estimate is None or surface.status == "refused":
         return {"reason": f"no loss surface: {loss_surface.STATUSES[surface.status]}"}
-    return {"median": float(surface.loss(N, D))}
+    found = {"median": float(surface.loss(N, D)), **forecast_scores.ruler(group, N, D)}
+    places = {"params": N, "tokens": D}
+    is_beyond = any(at > 1.01 * group.column(of).max() for of, at in places.items())
+    held = _held_out(group) if is_beyond else []
+    form = holdout.form_error(held, N, D)
+    if form is not None and all(one.status != "missed" for one in held):
+        x, z = np.log([[N], [D]]) - np.reshape(surface.estimate.design.centre, (2, 1))
+        (error,) = holdout.predict(surface.estimate, x, z, np.ones(1))[1]
+        found["sd"] = float(np.hypot(error, form)) / found["median"]
+        found["degrees"] = float(surface.estimate.degrees)
+    return found
 
 
 @cache
@@ -87,36 +88,45 @@ def _surface(group: Group) -> LossSurface:
     return loss_surface.fit_group(group)
 
 
-def seal(study: Path, grid: Grid, forecasts: list[Row]) -> tuple[Path, str]:
-    """Write predictions where nobody changes them: the path, and the SHA-256 to publish."""
-    return forecast.write(
-        study,
-        {
-            "study": grid.study.study,
-            "study_sha256": files.digest(dump(grid.study)),
-            "version": __version__,
-            "commit": commit.commit(),
-            "sealed": datetime.now(UTC).isoformat(timespec="seconds"),  # as runs have it
-            "forecasts": forecasts,
-        },
-    )
+@cache
+def _held_out(group: Group) -> list[Holdout]:
+    return [holdout.fit_group(group, by) for by in get_args(holdout.By)]
+
+
+def stated(path: Path, forecasts: list[Row]) -> list[Row]:
+    """The losses that a CSV states in place of predicted ones: ``name`` of a cell and fields of
+    ``Sealed``, a row for each guess that has to be beaten.
+
+    Raises:
+        UserError: A column is missing, or no such cell is still to begin.
+    """
+    rows = read_csv(path)
+    if lacking := {"name", "median"} - {*rows}:
+        raise UserError(f"{path}: write a column {min(lacking)}")
+    runs = {one["name"]: one["run"] for one in forecasts}
+    for name in {*rows["name"]} - {*runs}:
+        raise UserError(f"{path}: {name} is no cell that is still to begin; {choose(name, runs)}")
+    others = [o for o in forecasts if o["quantity"] != "loss" or o["name"] not in {*rows["name"]}]
+    told = [{k: v for k, v in row.items() if v == v} for row in rows.to_dict("records")]  # no NaN
+    return others + [{**row, "run": runs[row["name"]], "quantity": "loss"} for row in told]
 
 
 def table(forecasts: list[Row]) -> str:
-    """A line for each run with medians, and the reasons of what is not predicted."""
-    forms = {"update_seconds": "{:.3g}".format, "memory_bytes": bytes_of, "loss": "{:.3f}".format}
-    cells: dict[str, list[str]] = defaultdict(list)
-    reasons: Counter[str] = Counter()
+    """A line for each prediction with what it has to beat, or why there is none."""
+    lines = [["cell", "quantity", "predicted", "to beat", ""]]
     for one in forecasts:
-        what, median = one["quantity"], one.get("median")
-        cells[one["name"]].append("" if median is None else forms[what](median))
-        if "reason" in one:
-            reasons[f"no {QUANTITIES[what]} of {{}} cells: {one['reason']}"] += 1
-    rows = [[name, *medians, ""] for name, medians in cells.items()]
-    said = [f"{len(cells)} cells have not begun"]
-    said += [sentence.replace("{}", str(n)) for sentence, n in reasons.items()]
-    told = [line for text in said for line in folded(text)]
-    return "\n".join([*noted([["cell", *QUANTITIES.values(), ""], *rows], left={0}), "", *told])
+        shown = (forecast.shown(one, of) for of in ("median", "baseline_median"))
+        quantity = forecast.QUANTITIES[one["quantity"]]
+        lines.append([one["name"], quantity, *shown, one.get("reason", "")])
+    cells = len({one["run"] for one in forecasts})
+    return "\n".join([*noted(lines, left={0, 1}), "", f"{cells} cells have not begun"])
+
+
+def seal(study: Path, grid: Grid, forecasts: list[Row]) -> tuple[Path, str]:
+    """Write predictions to ``forecasts/`` of a study: the path, and the SHA-256 to publish."""
+    about = {"study": study.name, "study_sha256": digest(dump(grid.study))}
+    code = {"version": __version__, "commit": commit.commit()}
+    return forecast.write(study, forecasts, **about, **code)
 
 
 def verify(study: Path) -> str:
@@ -125,13 +135,11 @@ def verify(study: Path) -> str:
     Raises:
         UserError: One was changed.
     """
-    seals = forecast.read(study)
-    told = "\n".join(
-        f"{path}: sealed {values['sealed']}, {len(values['forecasts'])} predictions"
-        if values
-        else f"{path}: was changed, so it is not scored"
-        for path, values in seals.items()
-    )
-    if None in seals.values():
-        raise UserError(f"{told}; put the file back that was sealed")
-    return told or f"{study} has no sealed forecast"
+    told = {
+        path: f"sealed {values['sealed']}, {len(values['forecasts'])} predictions" if values else ""
+        for path, values in forecast.read(study).items()
+    }
+    for path in (path for path, said in told.items() if not said):
+        raise UserError(f"{path} was changed, so it is not scored; put the file back")
+    lines = [f"{path}: {said}" for path, said in told.items()]
+    return "\n".join(lines) or f"{study} has no sealed forecast"

@@ -11,7 +11,9 @@ def runs(study: Path, grid: Grid) -> list[str]:
     """The stale runs of a study, in its order."""
     kept = {path.stem for path in study.glob("code/*.json")}
     cells = grid.cells | grid.branches | grid.tasks
-    if not kept or kept <= {code.present(cell) for cell in cells.values()}:
+    if not kept or kept <= {
+        of(cell) for cell in cells.values() for of in (code.present, code.program)
+    }:
         return []  # without reading a thousand records
     records = {run: study / "runs" / run / "run.json" for run in cells}
     return [

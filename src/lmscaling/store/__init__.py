@@ -2,7 +2,7 @@
 
 EXPORTS = (
     "cells", "runs", "attempts", "updates", "gradients", "validations", "spikes", "evaluations",
-    "measurements", "numerics", "forecasts", "samples",
+    "measurements", "numerics", "forecasts", "samples", "floors",
 )  # fmt: skip
 """Tables that are exported as Parquet, which figures read."""
 
@@ -12,6 +12,6 @@ PUBLISHED = ("step_time", "decode_time", "final_loss", "curves", "runs")
 FITTED = (
     "gaps", "curve_gaps", "multipliers", "multiplier_levels", "loss_crossings", "surfaces",
     "surface_forms", "surface_influence", "surface_conventions", "held_out", "time_laws",
-    "best_sizes", "best_contexts", "best_rates",
+    "best_sizes", "optimal_sizes", "best_contexts", "best_rates",
 )  # fmt: skip
 """Tables of numbers that are fitted to the losses; they are exported as CSV, too."""

@@ -18,10 +18,11 @@ from pandas import DataFrame
 
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
-from lmscaling.files import new_folder, parse_json, read_json, sha256_of
+from lmscaling.files import new_folder, parse_json, read_json, read_lines, sha256_of, write_record
 from lmscaling.fits import tables
 from lmscaling.records import finished, forecast, schema
 from lmscaling.records.checks import Numerics
+from lmscaling.records.floor import Floor
 from lmscaling.records.run import Evaluation, Run
 from lmscaling.records.sample import Sample
 from lmscaling.records.timing import Measurement
@@ -64,9 +65,14 @@ RECORDS: dict[str, tuple[type, str, str]] = {
     "measurement": (Measurement, "speed/*/*/*.json", "delete it and measure again"),
     "numerics": (Numerics, "numerics/*.jsonl", "delete it and measure again"),
     "sample": (Sample, "samples/*.json", "delete it and run snakemake again"),
+    "floor": (Floor, "floors/*.jsonl", "delete it and build the store again"),
+    "evaluation": (Evaluation, "evaluations/*/*.jsonl", "delete it and run snakemake again"),
 }
 """Files of records by kind: class, pattern, and what to do with a damaged one. Each becomes a
-temporary table ``<kind>_rows``."""
+temporary table ``<kind>_rows``; of evaluations the lines that are whole."""
+
+CONTENTS = "contents.json"
+"""File of the store with the SHA-256 of its exports, and of the logs that they were built from."""
 
 
 def build(study: Path, store: Path | None = None) -> dict[str, int]:
@@ -104,12 +110,17 @@ def build(study: Path, store: Path | None = None) -> dict[str, int]:
                     _export(db, name, work)
                 _report_unknown(db)
                 db.execute("CHECKPOINT store")  # closing would hide that the disk is full
-            for path in [*work.glob("*.parquet"), *work.glob("*.csv"), work / "store.duckdb"]:
+            write_record(work / CONTENTS, contents(study, work))
+            last = work / "store.duckdb", work / CONTENTS
+            for path in [*work.glob("*.parquet"), *work.glob("*.csv"), *last]:
                 path.replace(out / path.name)
     except (*DISK_FAULTS, OSError) as error:
+        remedy = f"make room in {out}"
+        if isinstance(error, PermissionError):  # another user's umask
+            remedy = f"its owner types chmod -R g+rwX {study}"
         raise UserError(
             f"the store of {study} cannot be built: {str(error).splitlines()[0]}; the one before "
-            f"is unchanged; make room in {out}, then type lmscaling build-store {study}"
+            f"is unchanged; {remedy}, then type lmscaling build-store {study}"
         ) from error
     return counts
 
@@ -147,12 +158,14 @@ def _fill_tables(
     _fill(db, "cell_rows", {"cell": "JSON"}, ({"cell": row} for row in rows), work)
     _fill(db, "sealed_rows", schema.types(forecast.Sealed), forecast.rows(study), work)
     for kind, (record, _, _) in RECORDS.items():
+        if kind == "evaluation":
+            continue
         types = schema.types(record) | {schema.UNKNOWN: "JSON"}
         _fill(db, f"{kind}_rows", types, _records(study, kind), work)
     _run_sql(db, "grid")
     logs.fill(db, study, work)
     spikes.fill(db, laid_out)
-    evaluations = [logs.readable(path, work) for path in study.glob("evaluations/*/*.jsonl")]
+    evaluations = [logs.readable(path, work) for path in _whole(study, "evaluation")]
     logs.view(db, "evaluation_rows", (Evaluation,), evaluations, work)
     _run_sql(db, *TABLES)
 
@@ -169,18 +182,12 @@ def _contents(study: Path) -> tuple[grid.Grid | None, Path | None]:
 
 def _records(study: Path, kind: str) -> Iterator[dict[str, Any]]:
     """The records of a kind, of any version, with the fields that this version does not know."""
-    record, pattern, remedy = RECORDS[kind]
-    for path in sorted(study.glob(pattern)):
-        where = f"{kind} record {path}"
-        if record is Run:
+    for path in paths(study, kind):
+        if kind == "run":
             yield _run_record(path)
             continue
         try:
-            if path.suffix == ".json":
-                values = [read_json(path, f"{kind} record")]
-            else:
-                values = [parse_json(line, where) for line in path.read_bytes().splitlines()]
-            found = [schema.read(record, row, where, remedy) for row in values]
+            found = read_file(path, kind)
         except UserError as error:
             print(f"{error}; it is left out", file=sys.stderr)
             continue
@@ -188,20 +195,61 @@ def _records(study: Path, kind: str) -> Iterator[dict[str, Any]]:
             yield known | {schema.UNKNOWN: unknown or None}
 
 
+def _whole(study: Path, kind: str) -> Iterator[Path]:
+    """The files of lines of a kind that agree with their digest."""
+    for path in paths(study, kind):
+        try:
+            read_lines(path, f"{kind} record")
+            yield path
+        except UserError as error:
+            print(f"{error}; it is left out", file=sys.stderr)
+
+
+def paths(study: Path, kind: str) -> list[Path]:
+    """The files of a kind of record, sorted."""
+    return sorted(path for path in study.glob(RECORDS[kind][1]) if path.name != "sweep.json")
+
+
+def read_file(path: Path, kind: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The records in a file of a kind, each as ``schema.read``.
+
+    Raises:
+        UserError: One is damaged, or belongs elsewhere.
+    """
+    record, _, remedy = RECORDS[kind]
+    where = f"{kind} record {path}"
+    if path.suffix == ".json":
+        values = [read_json(path, f"{kind} record")]
+    else:
+        values = [parse_json(line, where) for line in read_lines(path, f"{kind} record")]
+    found = [schema.read(record, row, where, remedy) for row in values]
+    for known, _ in found:
+        own, here = known.get("run"), path.parent.name if kind == "evaluation" else path.stem
+        if kind == "measurement":
+            own, here = f"{known['kind']}/{known['sweep']}", "/".join(path.parts[-3:-1])
+        if own not in (None, here):
+            raise UserError(f"{where} is of {own}; {remedy}")
+    return found
+
+
+def contents(study: Path, store: Path) -> dict[str, dict[str, str]]:
+    """SHA-256 of the exports in a store, and of the logs of the runs of a study that have ended."""
+    return {
+        "exports": {path.name: sha256_of(path) for path in sorted(store.glob("*.parquet"))},
+        "logs": {
+            path.parent.name: finished.log_digest(path.with_name("log.jsonl"))
+            for path in paths(study, "run")
+        },
+    }
+
+
 def _run_record(path: Path) -> dict[str, Any]:
-    """The record of a run; of a damaged one, or one whose log has changed, status and reason."""
+    """The record of a run; of a damaged one, status and reason."""
     values = finished.look(path)
-    log, digest = path.with_name("log.jsonl"), values.get("log_sha256")
-    if digest and (not log.is_file() or sha256_of(log) != digest):
-        values |= {
-            "status": finished.DAMAGED,
-            "message": f"{log} is not the log that its record {path.name} states; copy it again, "
-            f"or type lmscaling reset {path.parent.name}",
-        }
     if values["status"] == finished.DAMAGED:
         print(values["message"], file=sys.stderr)
         return {key: values[key] for key in ("run", "name", "status", "message")}
-    known, unknown = schema.read(Run, values, "run record", "")
+    known, unknown = schema.read(RECORDS["run"][0], values, "run record", "")
     return known | {schema.UNKNOWN: unknown or None}
 
 

@@ -27,11 +27,13 @@ SELECT
     END AS budget_hours,
     r.* EXCLUDE (
         run, source, in_study, budget_amount, budget_unit, status, exploded, spikes, highest_spike,
-        compared_updates, lines, damaged_lines, superseded_rows, unknown_fields, environment, code_differs
+        compared_updates, lines, damaged_lines, superseded_rows, unknown_fields, environment, environments,
+        code_differs
     ),
-    coalesce(
-        r.code <> '' AND c.present_code <> '' AND r.code <> c.present_code, false
-    ) AS is_stale,
+    coalesce(r.code <> '' AND c.present_code <> '' AND r.code <> c.present_code, false)
+        OR coalesce(
+            r.program <> '' AND c.present_program <> '' AND r.program <> c.present_program, false
+        ) AS is_stale,
     CASE WHEN c.skipped IS NOT NULL THEN 'skipped' ELSE coalesce(r.status, 'pending') END AS status
 FROM cells c LEFT JOIN judged r USING (run);
 
@@ -57,5 +59,6 @@ SELECT "table", field, count(*) AS records FROM (
     UNION ALL SELECT 'measurements', unnest(json_keys(unknown_fields)) FROM measurements
     UNION ALL SELECT 'numerics', unnest(json_keys(unknown_fields)) FROM numerics
     UNION ALL SELECT 'samples', unnest(json_keys(unknown_fields)) FROM samples
+    UNION ALL SELECT 'floors', unnest(json_keys(unknown_fields)) FROM floors
 )
 GROUP BY ALL;

@@ -1,7 +1,7 @@
 -- Losses of final weights, one row per bin of positions. `evaluation_rows` are the lines of the files,
 -- each of which appears complete or not at all, so damage comes from a disk or a copy. Of equal lines
 -- one counts; of lines that differ the first in the order of their values does, and the others are
--- damaged.
+-- damaged. So is a line of another run than that of its folder.
 CREATE TEMP TABLE evaluation_lines AS
 WITH marked AS (
     SELECT
@@ -10,7 +10,8 @@ WITH marked AS (
         coalesce(
             record <> 'evaluation'
             OR dataset IS NULL OR context IS NULL OR axis IS NULL
-            OR "start" IS NULL OR stop IS NULL OR tokens IS NULL,
+            OR "start" IS NULL OR stop IS NULL OR tokens IS NULL
+            OR evaluation_rows.run <> parse_path(filename)[-2],
             true
         ) AS damaged
     FROM evaluation_rows
@@ -28,4 +29,5 @@ FROM (
 WHERE damaged OR copy = 1;
 
 CREATE TABLE evaluations AS
-SELECT * EXCLUDE (record, damaged) FROM evaluation_lines WHERE NOT damaged;
+SELECT * EXCLUDE (record, damaged) FROM evaluation_lines
+WHERE NOT damaged AND run NOT IN (SELECT run FROM run_rows WHERE status = 'damaged');

@@ -158,13 +158,16 @@ CREATE TABLE held_out AS
 -- rms: Root-mean-square error, nats per token.
 -- worst: Largest error, nats per token.
 -- skill: 1 minus the error over that of the better of two baselines.
+-- loss: Measured at the place with the largest compute, nats per token.
+-- predicted: Predicted there, with its simultaneous interval.
 SELECT * EXCLUDE (size), unnest(NULL::STRUCT(
-    "by" VARCHAR, beyond DOUBLE, places INTEGER, rms DOUBLE, worst DOUBLE, skill DOUBLE
+    "by" VARCHAR, beyond DOUBLE, places INTEGER, rms DOUBLE, worst DOUBLE, skill DOUBLE, loss DOUBLE,
+    predicted DOUBLE, predicted_low DOUBLE, predicted_high DOUBLE
 )) FROM any_law;
 
 -- L(t) = E + k t^-gamma, of each attention.
 CREATE TABLE time_laws AS
--- unit: Of t: hours, or updates.
+-- unit: Of t: hours, flops or updates.
 -- E: Loss that this form approaches, nats per token; another form through the same points has another.
 -- k: Coefficient of t.
 -- gamma: Exponent of t, of this form.
@@ -178,7 +181,7 @@ SELECT *, unnest(NULL::STRUCT(
 -- The best size at each budget t, and the law N* = G t^p of its growth.
 CREATE TABLE best_sizes AS
 -- budget: What a run may spend, in unit.
--- unit: hours, or updates.
+-- unit: hours, flops or updates.
 -- best: Parameters without embeddings.
 -- best_assumed: Standard deviation that the range of the best size assumes, nats.
 -- loss: Fitted loss of the best size, nats per token.
@@ -193,6 +196,16 @@ SELECT * EXCLUDE (size), unnest(NULL::STRUCT(
     loss DOUBLE, G DOUBLE, p DOUBLE, p_low DOUBLE, p_high DOUBLE, p_assumed DOUBLE,
     law_status VARCHAR, law_why VARCHAR, law_lack DOUBLE
 )) FROM any_curve;
+
+-- The compute-optimal size N* = G C^a of budgets C in FLOPs, by the approaches of Hoffmann et al. 2022.
+CREATE TABLE optimal_sizes AS
+-- approach: 1, the lowest of all curves at each compute; 2, the minimum at each budget; 3, the surface.
+-- a: Exponent of the best size, parameters without embeddings; approach 1 has no interval.
+-- compute: The largest budget, FLOPs.
+-- best: Best size at that compute.
+SELECT * EXCLUDE (size), unnest(NULL::STRUCT(
+    approach INTEGER, a DOUBLE, a_low DOUBLE, a_high DOUBLE, compute DOUBLE, best DOUBLE
+)) FROM any_law;
 
 -- The best training context of each size.
 CREATE TABLE best_contexts AS

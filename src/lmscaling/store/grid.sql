@@ -11,8 +11,9 @@ CREATE TABLE cells AS
 -- seed: Seed of weights and data order.
 -- lr_scale: Factor of the size's learning rate.
 -- lr: Peak learning rate.
--- branch: Share of the budget at which a decayed branch ends; null of a trunk.
--- trunk: Run that a branch starts from; of a trunk its own run.
+-- branch: Share of the budget at which a decayed branch ends, or of the largest budget of a run whose
+--   budget is a smaller one; null of a trunk.
+-- trunk: Run that a branch starts from; of other runs their own.
 -- d_model: Width of the model.
 -- n_layer: Blocks of the model.
 -- positions: How the model gets positions: learned, rope or none.
@@ -26,8 +27,13 @@ CREATE TABLE cells AS
 -- budget: What the run may spend, as the study file says it.
 -- budget_amount: The same as a number, in budget_unit.
 -- budget_unit: hours, minutes or seconds of productive time, updates or tokens.
+-- rung: The budget as the study says it, on an axis of budgets or if it depends on the model; else null.
+-- rung_amount: The same as a number, in rung_unit.
+-- rung_unit: flops, tokens per parameter or per non-embedding parameter, or a unit of budget_unit.
 -- skipped: Why the cell is not trained; null if it is.
 -- present_code: Fingerprint of the present source of the attention; null of published runs.
+-- present_program: Fingerprint of the present source of the model, of training, and of what they and
+--   the attention import; null of published runs.
 -- place: Number of the cell in the study's order, from 0; null of published runs.
 SELECT
     'measured' AS source,
@@ -55,7 +61,11 @@ SELECT
     cell ->> 'budget' AS budget,
     (cell ->> 'budget_amount')::DOUBLE AS budget_amount,
     cell ->> 'budget_unit' AS budget_unit,
+    cell ->> 'rung' AS rung,
+    (cell ->> 'rung_amount')::DOUBLE AS rung_amount,
+    cell ->> 'rung_unit' AS rung_unit,
     cell ->> 'skipped' AS skipped,
     cell ->> 'present_code' AS present_code,
+    cell ->> 'present_program' AS present_program,
     (cell ->> 'place')::BIGINT AS place
 FROM cell_rows;

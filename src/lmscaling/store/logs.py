@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 
 import duckdb
 
-from lmscaling.records import schema
+from lmscaling.records import finished, schema
 from lmscaling.records.run import End, Gradients, Header, Update, Validation
 
 KINDS = (Header, Update, Gradients, Validation, End)
@@ -35,10 +35,10 @@ DAMAGED = b"damaged\n"
 
 
 def fill(db: duckdb.DuckDBPyConnection, study: Path, work: Path) -> None:
-    """Fill the tables of ``FILLED`` from all logs of a study.
+    """Fill the tables of ``FILLED`` from the logs of a study, but those of damaged runs.
 
     Args:
-        db: Database in which ``logs.sql`` has not been run yet.
+        db: Database that has ``run_rows``, and in which ``logs.sql`` has not been run yet.
         study: ``results/<study>``.
         work: Folder for temporary files, in the folder of the store.
     """
@@ -49,7 +49,8 @@ def fill(db: duckdb.DuckDBPyConnection, study: Path, work: Path) -> None:
         names = list(schema.columns(record))
         db.execute(f"SET VARIABLE {record.__name__.lower()}_columns = ?", [names])
     db.execute(_sql("logs"))
-    logs = _find(study, work)
+    damaged = db.sql(f"SELECT run FROM run_rows WHERE status = '{finished.DAMAGED}'").fetchall()
+    logs = _find(study, work, {run for (run,) in damaged})
     ends = accumulate(sum(path.stat().st_size for path in log) for log in logs)
     for _, batch in groupby(zip(logs, ends, strict=True), lambda log: log[1] // BATCH_BYTES):
         view(db, "log_rows", KINDS, [path for log, _ in batch for path in log], work)
@@ -117,8 +118,9 @@ def readable(path: Path, work: Path) -> Path:
     return copy
 
 
-def _find(study: Path, work: Path) -> list[list[Path]]:
-    """The files of each log: of a run without a record one for each attempt.
+def _find(study: Path, work: Path, damaged: set[str]) -> list[list[Path]]:
+    """The files of each log, without those of damaged runs: of a run without a record one for each
+    attempt.
 
     A run deletes those when it ends, so links hold them, or copies on another file system.
     """
@@ -137,7 +139,8 @@ def _find(study: Path, work: Path) -> list[list[Path]]:
                 hold(path, link)
                 break
         logs.setdefault(run, []).append(link)
-    held = ([path for path in paths if path.is_file()] for _, paths in sorted(logs.items()))
+    whole = (paths for run, paths in sorted(logs.items()) if run not in damaged)
+    held = ([path for path in paths if path.is_file()] for paths in whole)
     return [[readable(path, work) for path in paths] for paths in held if paths]
 
 

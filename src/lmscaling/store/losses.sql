@@ -94,6 +94,23 @@ SELECT
     'train' AS split, final_train_loss AS loss
 FROM known WHERE source = 'published' AND final_train_loss IS NOT NULL;
 
+-- The floors, and how many cells of the study are above each with the mean final loss of their seeds.
+CREATE VIEW floor_counts AS
+-- above: Cells whose loss is above that of the floor.
+-- cells: Cells (attention, size and context) with a final loss on the text of the floor.
+WITH ends AS (
+    SELECT c.dataset, c.context, avg(f.loss) AS loss
+    FROM final f JOIN cells c USING (run)
+    WHERE f.source = 'measured' AND f.status IN ('done', 'out_of_tokens')
+    GROUP BY c.dataset, c.attention, c.size, c.context
+)
+SELECT
+    f.dataset, f.name, f.context, f.loss, f.validation_tokens, f.train_tokens,
+    count(e.loss) AS cells, count(*) FILTER (e.loss > f.loss) AS above
+FROM floors f LEFT JOIN ends e
+    ON e.dataset = f.dataset AND e.context = coalesce(f.context, e.context)
+GROUP BY ALL;
+
 -- Training loss along each run of `chosen` and each published run, without spikes: ours as means over
 -- 60 intervals of equal ratio of updates. A published point is already a mean; it is a spike, in whose
 -- place the median of the five points around it is shown, if it lies 0.05 nats above that and above the
@@ -185,7 +202,7 @@ SELECT dataset, documents, before, share FROM own_context_samples
 WHERE dataset IN (SELECT dataset FROM cells WHERE encoding = 'gpt2')
     AND dataset NOT IN (SELECT dataset FROM counted);
 
--- One row per branch that ended decayed: the trunk's axes, what its complete trajectory spent, the
+-- One row per branch that ended decayed, or run of a smaller budget of an axis, its own trunk: the trunk's axes, what its complete trajectory spent, the
 -- part of the trunk included, and for comparison the validation of the trunk that is nearest in time.
 CREATE VIEW endpoints AS
 -- share: Share of the budget at which the row ends, 0 to 1.

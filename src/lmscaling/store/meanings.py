@@ -14,6 +14,7 @@ import duckdb
 
 from lmscaling.records import schema
 from lmscaling.records.checks import Numerics
+from lmscaling.records.floor import Floor
 from lmscaling.records.forecast import Sealed
 from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
 from lmscaling.records.sample import Sample
@@ -31,6 +32,7 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "numerics": (Numerics,),
     "forecasts": (Sealed,),
     "samples": (Sample,),
+    "floors": (Floor,),
 }
 """The record classes whose fields are columns of a table; later classes prevail."""
 

@@ -37,6 +37,11 @@ CREATE TABLE samples AS
 -- unknown_fields: Fields that this version does not know.
 FROM sample_rows;
 
+-- One row per loss that a table of n-grams reaches on the validation text, or that is known.
+CREATE TABLE floors AS
+-- unknown_fields: Fields that this version does not know.
+FROM floor_rows;
+
 -- One row per quantity of a run that was predicted before it began.
 CREATE TABLE forecasts AS
 FROM sealed_rows;

@@ -49,9 +49,11 @@ def is_folder(folder: Path) -> bool:
 
 
 def beside(study: Path) -> Path:
-    """The folder of published numbers for a study or for the measurements of a device."""
+    """The folder of published numbers for a study or for the measurements of a device. For one that
+    was copied without it, that of the package."""
     results = study.resolve().parent
-    return (results.parent if results.name == MEASURED else results) / FOLDER
+    folder = (results.parent if results.name == MEASURED else results) / FOLDER
+    return folder if folder.is_dir() else registry.PROJECT / "results" / FOLDER
 
 
 def lay_out(results: Path) -> None:

@@ -73,6 +73,7 @@ SELECT
         coalesce(r.bytes_per_token, first.bytes_per_token) AS bytes_per_token,
         coalesce(r.remarks, first.remarks, '') AS remarks,
         coalesce(r.code, first.code, '') AS code,
+        coalesce(r.program, first.program, '') AS program,
         r.environment::VARCHAR AS environment
     ),
     NULL::DOUBLE AS final_train_loss,

@@ -41,6 +41,11 @@ BLAME_SECONDS = 2.0
 """How long rank 0 waits for a rank to end after a connection has broken."""
 
 
+REPLAYS = 2
+"""Most replays of a run whose loss is no number. A schedule in hours, or a kernel that adds in any
+order, may let it diverge at another update."""
+
+
 @dataclass
 class Attempt:
     """One attempt at a run, on one rank; ``options`` are further arguments of the Trainer."""
@@ -67,8 +72,9 @@ class Attempt:
         """Updates completed."""
         return max(self.first, self.trainer.global_step if self.trainer else 0)
 
-    def lead(self) -> Run:
-        """The attempt on rank 0: train on all ranks, and record the run if it ends.
+    def lead(self) -> Run | None:
+        """The attempt on rank 0: train on all ranks, and record the run if it ends; None if its
+        loss was no number, and another attempt is to tell whether that repeats.
 
         Raises:
             UserError: A rank or the machine has failed; the run goes on in another attempt.
@@ -91,6 +97,8 @@ class Attempt:
                     except Exception as error:
                         self._blame(error)
                 journal.note("beat", self.updates)
+            if self._is_to_repeat(journal):
+                return None
             run = self._ended(description)
         with handled(signal.SIG_IGN, signal.SIGTERM):  # to stop would take longer
             if self.updates:
@@ -197,6 +205,21 @@ class Attempt:
             print(advice, file=sys.stderr, flush=True)
             raise error
         raise UserError(advice) from error
+
+    def _is_to_repeat(self, journal: Journal) -> bool:
+        """Whether the run must go on from its last checkpoint before it has diverged: what a fault
+        of the machine has changed does not repeat at the same update."""
+        update, message = self.updates, self.budget.message
+        before = [entry.update for entry in journal.entries if entry.kind == "diverged"]
+        if self.budget.status != "diverged" or update in before or len(before) >= REPLAYS:
+            return False
+        journal.note("diverged", update, reason=message)
+        # What was saved just before may be damaged already.
+        checkpoint.path_of(self.scratch, update - 1).unlink(missing_ok=True)
+        message += "; replayed from the checkpoint before"
+        journal.write(outcome.end_row(journal.attempt, update, "interrupted", message))
+        print(message, file=sys.stderr, flush=True)
+        return True
 
     def _failed(self, fault: str, reason: str) -> str:
         """Record why the attempt has failed; returns what happens now.

@@ -3,7 +3,8 @@
 Productive time runs from the end of one update to the end of the next, without the work that is
 not training (validation, checkpoints). Compilation and the first use of libraries happen before
 it starts. Waiting for data and writing the log count, unless the seconds are those of the processor
-(``Study.clock``). It goes on where the checkpoint of a run has left it.
+(``Study.clock``). Of an update in which the machine was suspended or its disk stood still, only the
+time of a usual one counts. It goes on where the checkpoint of a run has left it.
 """
 
 # Hooks of callbacks that know which module they belong to.
@@ -15,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
@@ -28,6 +31,9 @@ from lmscaling.train.module import Training
 
 PACE_UPDATES = 1000
 """Most recent updates whose mean duration determines the length of a branch."""
+
+STALL_SECONDS, STALL_UPDATES = 30.0, 20
+"""An update has stalled if it took longer than this, and than so many usual ones."""
 
 
 class Clock:
@@ -70,6 +76,8 @@ class Budget(Callback):
         """How the run has ended; empty if it has not."""
         self.before = 0.0
         """Productive seconds before the last update."""
+        self.stalled = 0.0
+        """Seconds of updates that have stalled, which are not productive."""
         self._update_ends: deque[float] = deque([0.0], maxlen=PACE_UPDATES + 1)
         self._validation = ExitStack()
 
@@ -79,14 +87,17 @@ class Budget(Callback):
         return self.clock.seconds
 
     def state_dict(self) -> dict[str, float]:
-        """Productive seconds, and those of an update: the mean over the most recent ones."""
+        """Productive seconds, those of an update (the mean over the most recent ones), and those
+        that updates have stalled."""
         ends = self._update_ends
         pace = (ends[-1] - ends[0]) / max(1, len(ends) - 1)
-        return {"train_seconds": self.seconds, "update_seconds": pace}
+        spent = {"train_seconds": self.seconds, "update_seconds": pace}
+        return spent | {"stalled_seconds": self.stalled}
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
         """Go on from the seconds of a checkpoint."""
         self.clock.seconds = state_dict["train_seconds"]
+        self.stalled = state_dict["stalled_seconds"]
         self._update_ends = deque([self.seconds], maxlen=PACE_UPDATES + 1)
 
     def fraction(self, updates: int, seconds: float) -> float:
@@ -117,7 +128,9 @@ class Budget(Callback):
     ) -> None:
         """End an update, and decide whether it was the last one."""
         loss, updates, self.before = float(outputs["loss"]), trainer.global_step, self.seconds
-        (self.clock.seconds,) = of_rank_0(trainer, self.clock.tick())
+        stalled = self._stall(self.clock.tick() - self.before)
+        now = self.clock.seconds - stalled, self.stalled + stalled
+        self.clock.seconds, self.stalled = of_rank_0(trainer, *now)
         self._update_ends.append(self.seconds)
         pl_module.spent = self.fraction(updates, self.seconds)
         if not math.isfinite(loss):
@@ -131,6 +144,13 @@ class Budget(Callback):
             trainer.should_stop = True
         if validates(trainer):
             self._validation.enter_context(self.clock.excluded())
+
+    def _stall(self, seconds: float) -> float:
+        """How long an update has stalled that took so many seconds: what is above the median."""
+        if seconds <= STALL_SECONDS or len(self._update_ends) <= STALL_UPDATES:
+            return 0.0
+        usual = median(end - start for start, end in pairwise(self._update_ends))
+        return seconds - usual if seconds > STALL_UPDATES * usual else 0.0
 
     def on_validation_end(self, trainer: Trainer, pl_module: Training) -> None:
         """The clock goes on."""

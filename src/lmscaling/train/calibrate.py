@@ -187,7 +187,7 @@ def _outcome(cell: Cell, gpt: GPT, update: Callable[[], None], size: int) -> dic
 
 def _timed(work: Callable[[], None], memory: Memory) -> dict[str, Any]:
     """``repeats`` and ``seconds`` as in a trial."""
-    times = clock.launched(work, memory, TRIAL_SECONDS, *REPEATS).seconds
+    times = clock.launched(work, memory, TRIAL_SECONDS, *REPEATS, on_wall=True).seconds
     return {"repeats": len(times), "seconds": (times[0], statistics.median(times), times[-1])}
 
 
@@ -214,7 +214,7 @@ def _refusal(cell: Cell, trials: list[Trial]) -> UserError:
     named = "; ".join(f"{ways}: {error}" for error, ways in reasons.items())
     return UserError(
         f"cell {cell.name}: every trial failed on {environment.device_name(cell.gpus)}: {named}; "
-        "mend its attention, then run snakemake again"
+        "correct its attention, then run snakemake again"
     )
 
 

@@ -47,8 +47,9 @@ UNUSABLE = (SafetensorError, ValueError, OSError)
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where a run has got to: updates completed; productive seconds so far, and of an update;
-    number and chain id of the last training shard read. See ``Budget.state_dict`` and ``Text``."""
+    """Where a run has got to: updates completed; productive seconds so far, those of an update, and
+    those of stalls; number and chain id of the last training shard read. See ``Budget.state_dict``
+    and ``Text``."""
 
     run: str
     update: int
@@ -56,6 +57,7 @@ class Progress:
     update_seconds: float
     shard: int
     tokens_id: str
+    stalled_seconds: float = 0.0
 
 
 class Checkpoint(NamedTuple):

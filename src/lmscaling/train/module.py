@@ -23,7 +23,7 @@ from torch import Tensor, distributed, nn, optim
 
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
-from lmscaling.config.schedule import Rates
+from lmscaling.config.schedule import Decay, WarmUp
 from lmscaling.data import marks
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
@@ -53,7 +53,7 @@ class Training(LightningModule):
         if calibration.compiled:
             self.model.compile_blocks()
         self.model.is_marked = self.marks is not None
-        self.rates: Rates = cell.rates
+        self.rates: WarmUp | Decay = cell.rates
         """Learning rates; those of a branch replace them."""
         self.spent: float | None = None
         """Share of the budget that is spent, 0 to 1, the same on every rank; see ``Budget``. None
@@ -75,8 +75,8 @@ class Training(LightningModule):
         """Updates completed."""
         return self.trainer.global_step
 
-    def configure_optimizers(self) -> optim.AdamW:
-        """AdamW; this is called when the model is on its device."""
+    def configure_optimizers(self) -> optim.Optimizer:
+        """That of the cell; this is called when the model is on its device."""
         return optimizer.build(self.model, self.cell)
 
     def on_fit_start(self) -> None:
@@ -101,12 +101,12 @@ class Training(LightningModule):
             batch_idx: Not used.
         """
         self._seed()
-        adamw = self.optimizers()
-        assert isinstance(adamw, LightningOptimizer)  # there is one
+        steps = self.optimizers()
+        assert isinstance(steps, LightningOptimizer)  # there is one
         spent = max(0.0, self.updates / self.trainer.max_steps)
         self.rate = self.rates.rate(self.updates + 1, spent if self.spent is None else self.spent)
-        for group in adamw.param_groups:
-            group["lr"] = self.rate
+        for group in steps.param_groups:
+            group["lr"] = self.rate * group.get("share", 1.0)
         pairs = list(micro_batches(slab, self.cell.context, self.micro_batch))
         self.parts = self._parts(pairs)
         total = torch.zeros((), device=self.device)
@@ -122,7 +122,7 @@ class Training(LightningModule):
                 if p.grad is not None:
                     distributed.all_reduce(p.grad.div_(self.trainer.world_size))
         with torch.autocast(self.device.type, enabled=False):
-            adamw.step()
+            steps.step()
         self._clear_gradients()
         loss = self._sum(total) / self.trainer.world_size
         if self.trainer.loggers or self.trainer.progress_bar_callback:  # else it costs time

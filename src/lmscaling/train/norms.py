@@ -81,9 +81,10 @@ class Norms(Callback):
 
 @torch.no_grad()
 def _norms(model: GPT, of_gradients: bool) -> Tensor:
-    """Norms of the embeddings, each block, and the final norm. A token shift is as long as a norm
-    and left out."""
-    layers = [[model.wte, model.wpe], *([block] for block in model.blocks), [model.norm]]
+    """Norms of the embeddings, each block, and the final norm with a head of its own. A token shift
+    is as long as a norm and left out."""
+    ends = [model.wte, model.wpe], [model.norm, model.head]
+    layers = [ends[0], *([block] for block in model.blocks), ends[1]]
     norms = []
     for layer in layers:
         trained = [p for part in layer if part for p in part.parameters() if p.requires_grad]

@@ -18,7 +18,7 @@ from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.data import shards
 from lmscaling.files import replacing, write_record
-from lmscaling.model import gpt
+from lmscaling.model import sizing
 from lmscaling.records import finished, ledger, schema
 from lmscaling.records.run import CONCLUSIVE, End, Run, line
 from lmscaling.runtime import commit, environment, planned
@@ -35,27 +35,30 @@ def description(
 ) -> dict[str, Any]:
     """The fields that the header of an attempt and the record of its run share.
 
-    The source of the attention is kept in ``code/`` of the study.
+    The sources of the attention and of the rest of the model are kept in ``code/`` of the study.
     """
     cell, validation = module.cell, text.validation
-    here = environment.describe(cell.gpus)
+    here = environment.complete(cell.gpus)
     files, lengths = registry.attention_sources(cell.variants), text.lengths()
     flops = module.model.flops_per_token
     packages = code.packages(files, cell.gpus)
+    here["versions"] |= environment.versions_if_installed(["lightning"]) | packages
+    kept = scratch.absolute().parents[1] / "code"
     return {
         "run": cell.run,
         "cell": dump(cell),
         "started": environment.now(),
-        "environment": here | {"versions": here["versions"] | packages},
+        "environment": here | {"source_sha256": commit.source_digest()},
         "calibration": dump(calibration),
         "params": module.model.params,
         "params_total": module.model.params_total,
         "flops_per_token": flops() if lengths is None else flops(lengths),
         "state_bytes": module.model.state_bytes(cell.gpus),
         **shards.origin(validation.folder, validation.shards)._asdict(),
-        "remarks": "; ".join(gpt.remarks(cell)),
-        "code": code.keep(files, scratch.absolute().parents[1] / "code", packages),
+        "remarks": "; ".join(sizing.remarks(cell)),
+        "code": code.keep(files, kept, packages),
         "code_differs": commit.differ(files),
+        "program": code.keep(registry.program_sources(cell.variants), kept),
     }
 
 
@@ -76,7 +79,12 @@ def run_record(
     """The record of a run that has ended."""
     cell, spent = budget.cell, ledger.account(ledger.entries(scratch / ledger.NAME))
     shard, identity = text.reached(end.update)
-    shared: dict[str, Any] = description | {"code": _codes(scratch)}
+    headers = _headers(scratch)
+    shared: dict[str, Any] = description | {
+        name: "+".join(filter(None, dict.fromkeys(header.get(name, "") for header in headers)))
+        for name in ("code", "program")
+    }
+    seen = {json.dumps(each["environment"]): each["environment"] for each in headers}
     return Run(
         name=cell.name,
         status=end.status,
@@ -87,7 +95,9 @@ def run_record(
         train_seconds=budget.seconds,
         attempt_seconds=spent.attempt_seconds,
         lost_seconds=spent.lost_seconds,
+        stalled_seconds=budget.stalled,
         gpu_hours=spent.attempt_seconds * cell.gpus / 3600,
+        environments=list(seen.values()),
         data={"folder": cell.data.folder, "shard": shard, "id": identity},
         ended=end.ended,
         budget_amount=budget.budget.amount,
@@ -96,17 +106,18 @@ def run_record(
     )
 
 
-def _codes(scratch: Path) -> str:
-    """Fingerprints of the attempts that have trained the weights of a run.
+def _headers(scratch: Path) -> list[dict[str, Any]]:
+    """Headers of the attempts that have trained the weights of a run.
 
     A kill or a full disk may have left a log without its header; such an attempt trained nothing.
     """
-    codes: list[str] = []
+    found: list[dict[str, Any]] = []
     for path in attempts(scratch):
         with path.open("rb") as log, suppress(ValueError, KeyError, TypeError):
             header = json.loads(log.readline())
-            codes = [*(codes if header["start_update"] else []), header.get("code", "")]
-    return "+".join(filter(None, dict.fromkeys(codes)))
+            start, _ = header["start_update"], header["environment"]
+            found = [*(each for each in found if each["start_update"] < start), header]
+    return found
 
 
 def publish(cell: Cell, scratch: Path, record: Path, run: Run) -> Run:

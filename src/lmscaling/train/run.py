@@ -6,12 +6,14 @@ machine, a bug, a damaged file, a kill) leaves none: the run is *held*, its chec
 and it goes on from the newest one.
 """
 
+import gc
 import math
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.records import ledger
 from lmscaling.records.run import HELD, Run
-from lmscaling.runtime import gpus, lock, planned, slurm
+from lmscaling.runtime import environment, faults, gpus, lock, planned, slurm
 from lmscaling.runtime.rank import RANK, number
 from lmscaling.train.outcome import close_last, end_row, ended
 from lmscaling.train.ranks import Requests
@@ -69,7 +71,7 @@ def train(
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
     requests = Requests(deadline)
     # A workflow that is started twice submits the same run twice.
-    with nullcontext() if number() else _turn(scratch):
+    with _held_by_disk(scratch), nullcontext() if number() else _turn(scratch):
         if run := ended(cell, scratch, record):
             return run
         if record.exists():
@@ -86,20 +88,51 @@ def train(
                     chosen = nearest(calibration, calibrated, cell)
                 else:
                     chosen = read(calibration, cell) if calibration else guessed(cell)
-                text = Text(cell, manifest, chosen.micro_batch)
-                own = Attempt(cell, text, chosen, scratch, record, requests, loggers or {}, options)
+
+                def new() -> Attempt:
+                    text, told = Text(cell, manifest, chosen.micro_batch), (requests, loggers or {})
+                    return Attempt(cell, text, chosen, scratch, record, *told, options)
+
+                own = new()
                 if number():
                     return own.follow()
-                if warning := text.exhausts(chosen.update_seconds):
+                if warning := own.text.exhausts(chosen.update_seconds):
                     print(f"cell {cell.name}: {warning}", file=sys.stderr, flush=True)
                 _refuse_held(cell, scratch)
                 checks = gate.record_beside(scratch, cell)
                 variant.require(cell, device_of(cell), checks)
-                return own.lead()
+                while not (run := own.lead()):
+                    own = new()
+                    gc.collect()  # the memory of the one before
+                return run
         except SystemExit:
             if "time limit" not in requests.reason:
                 raise
     return slurm.queue_again()
+
+
+@contextmanager
+def _held_by_disk(scratch: Path) -> Iterator[None]:
+    """Of a disk that refuses at the border of an attempt, say that it holds the run.
+
+    Raises:
+        UserError: It has refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        if faults.machine_fault(error) != "disk":
+            raise
+        reason, node = f"{error.strerror}, at {error.filename or scratch}", environment.node()
+        with suppress(OSError):  # the ledger may be on it
+            (*_, last) = ledger.entries(scratch / ledger.NAME) or (None,)
+            told = {"kind": "failed", "fault": "disk", "reason": reason, "host": node}
+            if last:
+                ledger.append(scratch / ledger.NAME, replace(last, **told))
+        raise UserError(
+            f"run {scratch.name} is held on {node}: {reason}; make room there, then snakemake "
+            "continues it from its last checkpoint"
+        ) from error
 
 
 @contextmanager

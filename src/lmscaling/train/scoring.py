@@ -22,7 +22,7 @@ def add(sums_G3: Tensor, model: GPT, x_BT: Tensor, y_BT: Tensor, marks: Tensor) 
     counts = marks > 0
     h_ND = model.hidden(x_BT).flatten(0, 1)[counts]
     y_N = y_BT.flatten()[counts]
-    logits_NV = F.linear(h_ND, model.wte.weight).float()
+    logits_NV = model.logits(h_ND).float()
     losses_N = F.cross_entropy(logits_NV, y_N, reduction="none").double()
     hits_N = (logits_NV.argmax(-1) == y_N).double()
     columns_N3 = torch.stack((torch.ones_like(losses_N), losses_N, hits_N), 1)

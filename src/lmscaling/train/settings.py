@@ -11,7 +11,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
-from lmscaling.model import gpt
+from lmscaling.model import sizing
 from lmscaling.plan import footprint
 from lmscaling.runtime import environment
 
@@ -57,14 +57,14 @@ def nearest(path: Path, measured_cell: Path, cell: Cell) -> Calibration:
             f"{cell.attention}, with documents: {cell.documents}; run snakemake again"
         )
     measured = read(path, other)
-    found = guessed(cell, footprint.memory_scale(other, gpt.shape(other), measured))
+    found = guessed(cell, footprint.memory_scale(other, sizing.shape(other), measured))
     return replace(found, choice=measured.choice, nearest=measured.of)
 
 
 def guessed(cell: Cell, scale: float = 1.0) -> Calibration:
     """The plan's guess for this machine's device, with ``scale`` as in ``footprint.memory_bytes``;
     UserError if not even one sequence would fit into memory."""
-    shape, memory = gpt.shape(cell), memory_bytes(device_of(cell))
+    shape, memory = sizing.shape(cell), memory_bytes(device_of(cell))
     layout = footprint.guess(cell, shape.params_total, memory, shape.kinds, scale)
     if layout is None:
         raise too_large(cell)

@@ -9,12 +9,15 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lmscaling import registry
 from lmscaling.config import code, study_file
 from lmscaling.config.grid import Grid
+from lmscaling.errors import UserError
+from lmscaling.files import read_json
 from lmscaling.status import stale
 from lmscaling.store import EXPORTS, FITTED, PUBLISHED
 from lmscaling.workflow.measurements import Evaluations, Sweeps
@@ -43,9 +46,17 @@ def record(
 
 
 def say_changes(grid: Grid, config: dict[str, Any]) -> None:
-    """Print what has changed in the study, and in the code that trained its runs."""
+    """Print what has changed in the study and in the code that trained its runs, and how many cells
+    do not get their budget, as the last plan has it."""
     path = Path(grid.results, "study.json")
     lines = code.stale_line(grid.study.study, len(stale.runs(path.parent, grid)))
+    with suppress(UserError):  # there is no plan yet, or one that its rule makes again
+        sums = read_json(path.with_name("plan.json"), "plan").get("totals", {})
+        if early := sums.get("out_of_tokens"):
+            lines.append(
+                f"{early} of {sums['cells']} cells do not get their budget: their text ends before "
+                "it; lmscaling plan lists them"
+            )
     if found := study_file.changes(path, config):
         shown = found[:MOST_CHANGES]
         if len(found) > MOST_CHANGES:
@@ -78,9 +89,11 @@ class Figures:
         """Source files that decide what the store contains."""
 
     def attention_sources(self, wildcards: Wildcards) -> list[str]:
-        """Source files of the attentions of the study: the report says which runs are of others."""
+        """Source files of the attentions and models of the study: the report says which runs are of
+        others."""
         names = {name for cell in self.cells.values() for name in cell.variants}
-        return [os.path.relpath(path) for path in registry.attention_sources(names)]
+        paths = [*registry.attention_sources(names), *registry.program_sources(names)]
+        return [os.path.relpath(path) for path in paths]
 
     def targets(self, records: list[str]) -> list[str]:
         """All that a study makes. Snakemake does not miss what lies between files that exist."""

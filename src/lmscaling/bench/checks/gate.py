@@ -26,7 +26,8 @@ from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
 from lmscaling.kernels import peer
 from lmscaling.kernels.chunked_triton import plan
-from lmscaling.model.gpt import GPT, Block
+from lmscaling.model.block import Block
+from lmscaling.model.gpt import GPT
 from lmscaling.runtime import environment, faults
 from lmscaling.types import digest
 

@@ -117,6 +117,6 @@ def check(variant: Variant, device: torch.device) -> None:
         wrong = f"raises {type(error).__name__}{where}: {faults.first_line(error)}"
     if wrong:
         raise UserError(
-            f"attention {variant.name} {wrong}; mend {file}, then type lmscaling check "
+            f"attention {variant.name} {wrong}; correct {file}, then type lmscaling check "
             f"attention {variant.name}"
         )

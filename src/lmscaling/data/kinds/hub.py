@@ -33,7 +33,7 @@ class Hub(TextFiles):
     train: OneOrMore[str]
     """Paths of the training files: one with ``{shard}`` for the number from 0, as in
     ``en/{shard:05d}.json.gz``, or one or more with ranges, as in ``a-{000..013}.parquet``. JSON
-    lines, plain, ``.gz`` or ``.zst``, or Parquet. Append paths to lengthen the stream."""
+    lines, plain or packed, or Parquet. Append paths to lengthen the stream."""
     validation: OneOrMore[str] | None = None
     """Paths of the validation files, written like ``train``; if not given, ``holdout`` of the first
     training file is held out."""

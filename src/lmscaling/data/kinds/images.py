@@ -1,12 +1,14 @@
-"""Images as sequences of pixels: MNIST where its files are, or the digits of scikit-learn.
+"""Images as sequences of pixels: MNIST or CIFAR-10 where their files are, or scikit-learn's digits.
 
 A model of the bytes of pixels draws images; its loss in bits is the usual bits per dimension.
 
 Source: Katharopoulos et al. 2020 (arXiv:2006.16236), section 4.2.1; the files are those of LeCun,
-Cortes and Burges, in the idx format that their page describes.
+Cortes and Burges, in the idx format that their page describes, and the binary version of CIFAR-10
+on Krizhevsky's page.
 """
 
 import gzip
+import math
 import zlib
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -24,20 +26,23 @@ from lmscaling.types import STRICT, HeldOut, Split
 DIGITS = "digits"
 SIDE = 8
 """Pixels of a side of a digit of scikit-learn; values are 0 to 16."""
-MAGIC = bytes([0, 0, 8, 3])
-"""First bytes of an idx file of bytes with three dimensions."""
+MAGIC = bytes([0, 0, 8])
+"""First bytes of an idx file of bytes; the next one is the number of dimensions."""
+CIFAR = (3, 32, 32)
+"""Colours, rows and columns of an image of CIFAR-10, after a byte with its label."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Images(Sequences):
-    """Images of one size, row by row, a token for each pixel."""
+    """Images of one size, row by row, a token for each pixel, or for each of its three colours."""
 
     kind: Literal["images"]
     train: str
-    """An idx file of images, plain or ``.gz``, as ``train-images-idx3-ubyte.gz``; or ``digits``,
-    the 1,797 images of 8 x 8 pixels of the package scikit-learn."""
+    """An idx file of images, plain or ``.gz``, as ``train-images-idx3-ubyte.gz``; a binary file of
+    CIFAR-10, or its five joined; or ``digits``, the 1,797 images of 8 x 8 pixels of the package
+    scikit-learn."""
     validation: str = ""
-    """An idx file of validation images; if empty, ``holdout`` of ``train`` is held out."""
+    """A file of validation images; if empty, ``holdout`` of ``train`` is held out."""
     holdout: HeldOut = 0.2
     """Share of images held out, chosen by content hash, if ``validation`` is empty."""
 
@@ -46,13 +51,13 @@ class Images(Sequences):
         return [(key, path) for key, path in named if path and path != DIGITS]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of an image."""
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns of an image, and its colours if it has several."""
         return (SIDE, SIDE) if self.train == DIGITS else _shape(Path(self.train))[1:]
 
     @property
     def length(self) -> int:
-        return 1 + self.shape[0] * self.shape[1]
+        return 1 + math.prod(self.shape)
 
     def files(self, split: Split) -> list[str]:
         return [self.validation if split == "validation" and self.validation else self.train]
@@ -106,25 +111,34 @@ def _data(path: Path, n: int = -1) -> bytes:
         raise UserError(f"dataset file {path} cannot be read: {error}; download it again") from None
 
 
-def _shape(path: Path) -> tuple[int, int, int]:
-    """Images, rows and columns of an idx file; UserError if it is none."""
-    head = _data(path, 16)
-    n, rows, columns = (int.from_bytes(head[i : i + 4], "big") for i in (4, 8, 12))
-    if len(head) < 16 or head[:4] != MAGIC or not n * rows * columns:
+def _shape(path: Path) -> tuple[int, ...]:
+    """Images, rows, columns and perhaps colours of a file; UserError if it has no images."""
+    head = _data(path, 20)
+    is_idx = head[:3] == MAGIC
+    if is_idx and head[3] in (3, 4):
+        shape = tuple(int.from_bytes(head[i : i + 4], "big") for i in range(4, 4 + 4 * head[3], 4))
+    else:
+        n, rest = divmod(0 if is_idx else len(_data(path)), 1 + math.prod(CIFAR))
+        shape = () if rest or not n else (n, *CIFAR[1:], CIFAR[0])
+    if not math.prod(shape) or not shape:
         raise UserError(
-            f"{path} begins with {head[:4].hex(' ') or 'nothing'} and has {n} images of {rows} x "
-            f"{columns}; allowed: 00 00 08 03, an idx file of images, as train-images-idx3-ubyte.gz"
+            f"{path} begins with {head[:4].hex(' ') or 'nothing'} and has no images of a size; "
+            "allowed: 00 00 08 03 or 00 00 08 04, an idx file of images, as "
+            "train-images-idx3-ubyte.gz, or the binary version of CIFAR-10, as data_batch_1.bin"
         )
-    return n, rows, columns
+    return shape
 
 
 def _pixels(path: Path) -> np.ndarray:
-    """Pixels of an idx file, uint8 ``[N, rows * columns]``."""
-    n, rows, columns = _shape(path)
-    data = _data(path)[16:]
-    if len(data) != n * rows * columns:
+    """Pixels of a file, uint8 ``[N, rows * columns * colours]``."""
+    n, *shape = _shape(path)
+    data = np.frombuffer(_data(path), dtype="u1")
+    if len(data) == n * (1 + math.prod(CIFAR)) and bytes(data[:3]) != MAGIC:
+        return data.reshape(n, -1)[:, 1:].reshape(n, *CIFAR).transpose(0, 2, 3, 1).reshape(n, -1)
+    pixels = data[8 + 4 * len(shape) :]
+    if len(pixels) != n * math.prod(shape):
         raise UserError(
-            f"{path} has {len(data):,} pixels, but its header states {n:,} images of {rows} x "
-            f"{columns}; download it again"
+            f"{path} has {len(pixels):,} pixels, but its header states {n:,} images of "
+            f"{' x '.join(map(str, shape))}; download it again"
         )
-    return np.frombuffer(data, dtype="u1").reshape(n, -1)
+    return pixels.reshape(n, -1)

@@ -13,8 +13,8 @@ from lmscaling.types import STRICT, Distinct, Split
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Jsonl(TextFiles):
-    """Local JSON lines, plain, ``.gz`` or ``.zst``, or Parquet: one shard per file, one document
-    per line or row."""
+    """Local JSON lines, plain or packed, or Parquet: one shard per file, one document per line or
+    row."""
 
     kind: Literal["jsonl"]
     train: Distinct[str]

@@ -13,7 +13,7 @@ from lmscaling.types import STRICT, Distinct, Positive, Split
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Text(TextFiles):
-    """Local plain-text files, plain or ``.gz``: one document per file, with ``\\n`` at the end of
+    """Local plain-text files, plain or packed: one document per file, with ``\\n`` at the end of
     lines. Files whose names sort after all others change only the last shard."""
 
     kind: Literal["text"]
@@ -35,8 +35,7 @@ class Text(TextFiles):
         return shards if split == "train" else shards[:1]
 
     def most_tokens(self, split: Split) -> float | None:
-        n_bytes = file_names.most_tokens(name for names in self._shards(split) for name in names)
-        return n_bytes and 3 * n_bytes  # a byte that is not UTF-8 becomes a character of three
+        return file_names.most_tokens(name for names in self._shards(split) for name in names)
 
     def files(self, split: Split) -> list[str]:
         return [" ".join(names) for names in self._shards(split)]

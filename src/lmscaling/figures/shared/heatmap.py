@@ -1,4 +1,4 @@
-"""Heat maps of the grid: one panel for each attention, one field for each size and context.
+"""Heat maps of the grid: one panel for each size, one field for each attention and context.
 
 A field has a colour and a text, so that no information depends on colour alone.
 """
@@ -24,56 +24,50 @@ def draw(
     summarize: Callable[[DataFrame], tuple[str, str]],
     legend: Iterable[Patch],
 ) -> Figure:
-    """Draw the panels; the first size is the lowest row.
+    """Draw the panels, without rows and columns that have no run.
 
     Args:
         rows: All runs; seeds and learning rates of a cell share a field.
-        sizes: The rows of a panel.
+        sizes: The panels.
         summarize: Colour and text of the runs of a field.
         legend: What colours and letters mean.
     """
-    shown, contexts = panels_of(rows), sorted(rows.context.unique())
+    published = ", published" if style.mixes_sources(rows.source) else ""
+    origins = rows.source.map({"published": published}).fillna("")
+    rows = rows.assign(row=rows.attention + origins)
+    every = [
+        name + origin for origin in sorted(set(origins)) for name in style.palette(rows.attention)
+    ]
+    names = [name for name in every if name in set(rows.row)]
+    contexts = sorted(rows.context.unique())
     columns = 1 if len(contexts) > 6 else 2
     figure, places = style.panels(
-        len(shown), columns, 0.75 + 0.36 * len(sizes), top=0.6, sharex=False, sharey=False
+        len(sizes), columns, 0.75 + 0.3 * len(names), top=0.6, sharex=False, sharey=True
     )
-    for (title, part), axes in zip(shown.items(), places, strict=True):
-        runs = dict(list(part.groupby(["size", "context"])))
-        keys = [(size, context) for size in sizes for context in contexts]
+    for size, axes in zip(sizes, places, strict=True):
+        runs = dict(list(rows.loc[rows["size"] == size].groupby(["row", "context"])))
+        keys = [(name, context) for name in names for context in contexts]
         fields = [summarize(runs[key]) if key in runs else (NO_CELL, "") for key in keys]
         colours, texts = zip(*fields, strict=True)
         sns.heatmap(
-            np.arange(len(keys)).reshape(len(sizes), -1),
-            annot=np.reshape(texts, (len(sizes), -1)),
+            np.arange(len(keys)).reshape(len(names), -1),
+            annot=np.reshape(texts, (len(names), -1)),
             fmt="",
             annot_kws={"fontsize": "small"},
             cmap=ListedColormap(colours),
             cbar=False,
             linewidths=1.5,
             xticklabels=[style.tokens(context) for context in contexts],
-            yticklabels=sizes,
+            yticklabels=names,
             ax=axes,
         )
         for text, colour in zip(axes.texts, colours, strict=True):  # seaborn's has less contrast
             text.set_color(_ink(colour))
-        axes.invert_yaxis()
         axes.tick_params(length=0, labelrotation=0)
-        axes.set_title(title)
-    style.label_outer(places, "Context (tokens)", "Size (N)")
+        axes.set_title(size)
+    style.label_outer(places, "Context (tokens)", "Attention")
     style.legend(figure, legend)
     return figure
-
-
-def panels_of(rows: DataFrame) -> dict[str, DataFrame]:
-    """The rows of each attention and source by panel title, measured rows first."""
-    panels = {}
-    for source in sorted(set(rows.source)):
-        for attention in style.palette(rows.attention):
-            part = rows.loc[(rows.attention == attention) & (rows.source == source)]
-            if len(part):
-                origin = ", published" if source == "published" else ""
-                panels[f"{attention} attention{origin}"] = part
-    return panels
 
 
 def _ink(colour: str) -> str:

@@ -26,6 +26,10 @@ MOST_CONTEXTS = 4
 """Rows or columns that fit on a page."""
 UNEQUAL = 0.05
 """Relative difference between what a run spent and its budget from which a point is hollow."""
+BUDGETS = {
+    "hours": "Training time (hours)", "updates": "Budget (steps)", "flops": "Compute (FLOPs)",
+}  # fmt: skip
+"""Labels of axes by the unit of budgets."""
 
 
 def fullest(rows: DataFrame, *by: str) -> DataFrame:
@@ -83,15 +87,6 @@ def label_grid(panels: NDArray, tops: Iterable[str], sides: Iterable[str], x: st
     for row, side in zip(panels, sides, strict=True):
         row[0].set_ylabel(y)
         style.label_row(row[-1], side)
-
-
-def placeholder(axes: Axes, text: str, width: int = 26) -> None:
-    """Replace a panel without data by the reason."""
-    axes.set_axis_off()
-    axes.text(
-        0.5, 0.5, textwrap.fill(text, width), transform=axes.transAxes,
-        ha="center", va="center", fontsize="small", color="0.35",
-    )  # fmt: skip
 
 
 def describe_statuses(

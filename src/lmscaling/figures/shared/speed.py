@@ -94,7 +94,8 @@ def methods(names: list[str]) -> dict[str, Method]:
 
 def _method(name: str) -> Method:
     """The colour of the attention, and a marker by the name of the method."""
-    return Method(style.colour(name.partition(" ")[0]), style.marker(name))
+    base = name.partition(" ")[0]
+    return Method(style.palette([base])[base], style.marker(name))
 
 
 def page(

@@ -1,6 +1,6 @@
 """The common style of all figures: theme, colours, markers, grids of panels, legends and scales."""
 
-import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Literal, TypeVar
@@ -10,10 +10,8 @@ import numpy as np
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, NullLocator
 from pandas import DataFrame
@@ -25,36 +23,25 @@ T = TypeVar("T")
 PAGE = 7.4
 """Width of a figure across the page, inches."""
 
-MOST_LINES = 4
-"""Lines of a legend in the height of a figure; it grows with each further line."""
-LINE = 0.17
-"""Inches of a line of a legend, about."""
-WIDEST = 16
-"""Characters of a label of which four fit across the page."""
-
 COLOURS = {
     "softmax": "#0173B2",
-    "linear": "#DE8F05",
+    "linear": "#D17A00",
     "gated_delta": "#029E73",
-    "gated": "#CC78BC",
-    "mamba2": "#D55E00",
-    "retention": "#CA9161",
-    "elu": "#B5A300",
-    "taylor2": "#56B4E9",
-    "favor": "#949494",
+    "gated": "#C25BAE",
+    "mamba2": "#D0312D",
+    "retention": "#8C5A3C",
+    "elu": "#7F8C00",
+    "taylor2": "#2A92CE",
+    "favor": "#7F7F7F",
     "cosformer": "#7B3294",
     "local": "#1A3A8F",
 }
-"""Colours of the variants of this package, distinct for colour-blind readers if few are shown."""
-SHADES = {
-    name: [
-        to_hex(rgb) for rgb in sns.light_palette(colour, 8)[4:7] + sns.dark_palette(colour, 8)[5:]
-    ]
-    for name, colour in COLOURS.items()
-}
-"""Colours of a variant with options, which are chosen by its name."""
+"""Colours of the variants of this package: a contrast of 3 with white, and on a dark page, which
+inverts figures. They are distinct for colour-blind readers if few are shown."""
 OTHERS = [to_hex(rgb) for rgb in sns.husl_palette(17, h=0.42, s=0.85, l=0.5)]
-"""Colours of other variants, which are chosen by their name."""
+"""Colours of other variants, of equal contrast."""
+CHOSEN: dict[str, str] = {}
+"""Colours of the attentions of the study that is drawn."""
 MARKERS = "o^sDvP<>phHd8X*"
 """Markers in the order in which they are given; the first two are those of softmax and linear."""
 KNOWN_MARKERS = {"softmax": "o", "linear": "^"}
@@ -93,28 +80,29 @@ def use() -> None:
     }
 
 
+def choose(attentions: Iterable[str]) -> None:
+    """Choose the colours of a study, in all of its figures and on its page."""
+    CHOSEN.clear()
+    CHOSEN.update(palette(attentions))
+
+
 def palette(attentions: Iterable[str]) -> dict[str, str]:
-    """The colour of each attention, which depends on its name alone; variants of this package come
-    first."""
+    """The colour of each attention; variants of this package come first, in colours that depend on
+    their name alone. Each other one takes that of ``OTHERS`` which is farthest from those taken."""
     names = set(attentions)
-    return {n: colour(n) for n in [*COLOURS, *sorted(names - COLOURS.keys())] if n in names}
+    found = {name: colour for name, colour in (COLOURS | CHOSEN).items() if name in names}
+    for name in sorted(names - found.keys()):
+        taken = [np.array(to_rgb(colour)) for colour in (CHOSEN | found).values()]
+        found[name] = max(
+            OTHERS,
+            key=lambda one: min((float(np.linalg.norm(to_rgb(one) - c)) for c in taken), default=0),
+        )
+    return found
 
 
 def marker(name: str) -> str:
     """The marker of an attention or a method, which depends on the name alone."""
     return _pick(name, KNOWN_MARKERS, MARKERS[2:])
-
-
-def colour(name: str) -> str:
-    """The colour of an attention by its name; ``local.window128`` has a shade of that of local."""
-    base, *options = name.split(".")
-    if (
-        base in COLOURS
-        and options
-        and not any(re.sub(r"_x\d+$", "", o) in COLOURS for o in options)
-    ):
-        return SHADES[base][int(sha256(name.encode()).hexdigest(), 16) % len(SHADES[base])]
-    return _pick(name, COLOURS, OTHERS)
 
 
 def _pick(name: str, known: dict[str, T], others: Sequence[T]) -> T:
@@ -139,8 +127,15 @@ def spread(values: list[int], most: int) -> list[int]:
 
 
 def shades(colour: str, n: int) -> list[str]:
-    """``n`` shades of a colour, from light (the smallest size) to full (the largest)."""
-    return [to_hex(rgb) for rgb in sns.light_palette(colour, n_colors=n + 2)[2:]]
+    """``n`` shades of a colour, from full (the smallest size) to dark (the largest)."""
+    dark = sns.dark_palette(colour, 8)[3]
+    return [to_hex(rgb) for rgb in sns.blend_palette([colour, to_hex(dark)], n)]
+
+
+def depths(n: int) -> list[str]:
+    """``n`` shades for contexts or budgets, the dark ones last."""
+    shades = sns.color_palette("crest", as_cmap=True)
+    return [to_hex(shades(place)) for place in np.linspace(0.35, 1, n)]
 
 
 def shades_of(rows: DataFrame) -> dict[tuple[str, str], str]:
@@ -215,21 +210,17 @@ def legend(
 
 
 def legend_of(
-    figure: Figure, shades: dict[tuple[str, str], str], sources: Iterable[str] = ()
+    figure: Figure,
+    looks: dict[tuple[str, str], str],
+    sources: Iterable[str] = (),
+    others: Sequence[Any] = (),
 ) -> None:
     """One legend above all panels for the shades of ``shades_of`` and for published runs."""
-    _, sizes = (list(dict.fromkeys(names)) for names in zip(*shades, strict=True))
-    handles = [
-        Line2D([], [], color=colour, linestyle=dashes(name), label=f"{name} {size}")
-        for (name, size), colour in shades.items()
-    ]
-    handles += published_handle(sources)
-    columns = min(4, len(sizes))
-    if len(handles) > MOST_LINES * columns:
-        columns = 4 if max(len(str(handle.get_label())) for handle in handles) <= WIDEST else 3
-    lines = -(-len(handles) // columns)
-    figure.set_figheight(figure.get_figheight() + LINE * max(0, lines - MOST_LINES))
-    legend(figure, handles, columns)
+    names, sizes = (list(dict.fromkeys(of)) for of in zip(*looks, strict=True))
+    greys = zip(sizes, shades("#808080", len(sizes)), strict=True)
+    of_sizes = [Line2D([], [], color=grey, linewidth=3, label=size) for size, grey in greys]
+    handles = attention_handles(palette(names), names, False) + of_sizes * (len(sizes) > 1)
+    legend(figure, [*handles, *published_handle(sources), *others])
 
 
 def published_handle(sources: Iterable[str]) -> list[Line2D]:
@@ -263,6 +254,25 @@ def dashes(attention: str) -> Any:
     return _pick(attention, DASHES, OTHER_DASHES)
 
 
+def label_ends(axes: Axes, ends: Iterable[tuple[float, float, str, str]]) -> None:
+    """Names at the right of lines that end at ``(x, y, name, colour)``, as far apart as letters
+    need, each with a stroke to its line; the axes must have all their data."""
+    low, high = axes.get_ylim()
+    least = 9.5 * axes.figure.dpi / 72 / axes.get_window_extent().height
+    places: list[float] = []
+    order = sorted(ends, key=lambda end: end[1])
+    for _, y, *_ in order:
+        places.append(max((y - low) / (high - low), places[-1] + least if places else 0.0))
+    over = max(0.0, *places[-1:], 1.0) - 1.0
+    for at, (x, y, name, colour) in zip(places, order, strict=True):
+        axes.annotate(
+            name, (x, y), (1.04, at - over), textcoords="axes fraction", color=colour, va="center",
+            fontsize="small", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkB": 3},
+        )  # fmt: skip
+    axes.set_ylim(low, high)
+
+
 def draw_range(axes: Axes, rows: DataFrame, x: str, y: str, colour: str, stroke: Any) -> None:
     """Means over seeds with the range of the seeds as a band."""
     found = rows.groupby(x)[y].agg(["mean", "min", "max"])
@@ -281,17 +291,7 @@ def draw_spikes(axes: Axes, curve: DataFrame, x: str, colour: Any) -> None:
 
 def filled(text: str) -> str:
     """Text in lines that fit across the page in the font of notes."""
-    # With the hinting of PNG, which widens letters by 7 % at 100 dpi; SVG has none.
-    renderer = RendererAgg(1, 1, mpl.rcParams["figure.dpi"])
-    font, lines = FontProperties(size="small"), [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".lstrip()
-        pixels, _, _ = renderer.get_text_width_height_descent(longer, font, ismath=False)
-        if pixels <= 0.985 * PAGE * renderer.dpi or not lines[-1]:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return "\n".join(lines)
+    return textwrap.fill(text, 116)
 
 
 def note(figure: Figure, text: str) -> None:

@@ -30,7 +30,6 @@ WIDEST_ON_AMD = 64
 """Tiles of wider heads take 80 KiB of shared memory with Triton 3.7, and a CDNA 3 GPU has 64."""
 
 
-@torch.compiler.disable(reason="a compiler would unroll the loop over tokens")
 def attention(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
 ) -> Tensor:
@@ -70,7 +69,6 @@ def attention_parallel_no_flash(
     return y_BHTV.transpose(1, 2).to(v_BTHV.dtype)
 
 
-@torch.compiler.disable(reason="a compiler would unroll the loop over tokens")
 def state(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
 ) -> Tensor:

@@ -9,7 +9,7 @@ approximation gives intervals and their causes.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,12 +27,14 @@ TIMED, SPREAD = 0.03, 0.05
 """Standard deviation of the logarithm of a timed step, as it is weighed and as an interval has it:
 what the terms leave out is larger than what repeats of a step scatter."""
 TRAINED = 0.10
-"""The same of the mean update of a run."""
+"""The same of the mean update of a run, of a stack of which no run is known."""
+RUNS = 0.5
+"""How many runs ``TRAINED`` counts for beside measured ones: published clusters differ fivefold."""
 DEVICE_SD = 0.25
 """The same of the factor of a device of which only the peak and the memory are known: the stacks of
 A100s are 0.25 faster than those of H100s predict them if nothing else is known of an A100, and
 those of H100s 0.23 slower than those of A100s predict."""
-STEPS, SWEEPS = 60, 12
+STEPS, SWEEPS, RESPREAD = 60, 12, 3
 
 QUANTILES = {0.8: 1.2816, 0.95: 1.9600}
 
@@ -73,6 +75,8 @@ class Coefficients:
 
     mean_K: NDArray
     cov_KK: NDArray
+    trained: float = TRAINED
+    """Standard deviation of the logarithm of the mean update of a run."""
 
     @classmethod
     def counted(cls) -> "Coefficients":
@@ -106,7 +110,27 @@ class Coefficients:
             if last - least < 1e-9 * (1 + least):
                 break
         j_iK = _log_seconds(theta, x_iK)[1]
-        return Coefficients(theta, np.linalg.inv(j_iK.T @ j_iK / sd**2 + precision))
+        cov_KK = np.linalg.inv(j_iK.T @ j_iK / sd**2 + precision)
+        return replace(self, mean_K=theta, cov_KK=cov_KK)
+
+    def trained_on(self, runs: Sequence[Timing]) -> "Coefficients":
+        """The same once runs of this stack are measured, and the spread of runs: ``TRAINED``,
+        drawn to what is left of the measured ones. Runs of one shape, as seeds are, count once.
+        """
+        alike: dict[bytes, list[Timing]] = {}
+        for run in runs:
+            alike.setdefault(run.x_K.tobytes(), []).append(run)
+        shapes = [
+            Timing(same[0].x_K, float(np.exp(np.mean([np.log(run.seconds) for run in same]))))
+            for same in alike.values()
+        ]
+        known = self
+        for _ in range(RESPREAD if shapes else 0):
+            fitted = self.measured(shapes, known.trained)
+            left_i = [np.log(one.seconds / fitted.predict(one.x_K).seconds) for one in shapes]
+            variance = (RUNS * TRAINED**2 + np.square(left_i).sum()) / (RUNS + len(shapes))
+            known = replace(fitted, trained=float(np.sqrt(variance)))
+        return known
 
     def predict(self, x_K: NDArray, spread: float = SPREAD) -> Prediction:
         """The time of an update with counts ``x_K``; ``spread`` is what repeats of it scatter."""
@@ -119,7 +143,7 @@ class Coefficients:
         """The same on a device that no published time is of."""
         cov_KK = self.cov_KK.copy()
         cov_KK[-1, -1] += DEVICE_SD**2
-        return Coefficients(self.mean_K, cov_KK)
+        return replace(self, cov_KK=cov_KK)
 
 
 def pooled(stacks: Iterable[Sequence[Timing]], sd: float = SPREAD) -> Coefficients:

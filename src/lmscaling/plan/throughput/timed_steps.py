@@ -22,6 +22,9 @@ METHODS = {
 }
 """Kinds of attention by method of the speed study."""
 
+LISTED = [*devices.DEVICES]
+"""Names of devices whose peak is known, or beginnings of their names."""
+
 
 def step(
     method: str,

@@ -4,7 +4,7 @@ import numpy as np
 
 from lmscaling.config.devices import Device
 from lmscaling.formatting import folded, noted
-from lmscaling.plan.throughput.model import NAMES, TRAINED, Coefficients, Timing, vector
+from lmscaling.plan.throughput.model import NAMES, Coefficients, Timing, vector
 from lmscaling.plan.throughput.terms import TERMS, Work
 
 CAUSE = 1.0
@@ -24,8 +24,8 @@ def explain(work: Work, device: Device, seconds: float, known: Coefficients) -> 
         known: Coefficients that have not seen this run.
     """
     x_K = vector(work, device)
-    predicted = known.predict(x_K, TRAINED)
-    after = known.measured([Timing(x_K, seconds)], TRAINED)
+    predicted = known.predict(x_K, known.trained)
+    after = known.measured([Timing(x_K, seconds)], known.trained)
     low, high = predicted.interval(0.8)
     lines = [["term", "predicted", "as measured", "coefficient", "unit"]]
     order = sorted(predicted.shares, key=lambda name: -predicted.shares[name])
