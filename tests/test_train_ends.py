@@ -70,7 +70,7 @@ def test_what_cannot_run_is_refused_and_writes_nothing(run, cell, scratch, recor
 def test_a_job_of_a_workflow_that_a_launcher_has_started_is_none_of_its_ranks(
     run, cell, monkeypatch
 ):
-    for name, value in {"WORLD_SIZE": "8", "LOCAL_RANK": "1", planned.VARIABLE: "plan"}.items():
+    for name, value in {"WORLD_SIZE": "8", "LOCAL_RANK": "1", rank.PLAN: "plan"}.items():
         monkeypatch.setenv(name, value)
     rank.settle()
     assert run(cell)[0].status == "done"
@@ -82,7 +82,7 @@ def test_a_record_stays_until_its_run_is_asked_for_again_and_then_moves_aside(
     first, _ = run(cell)
     before, written = record.read_bytes(), record.stat().st_mtime_ns
     plan = record.parents[2] / "plan.json"
-    monkeypatch.setenv(planned.VARIABLE, str(plan))
+    monkeypatch.setenv(rank.PLAN, str(plan))
 
     def ask(stamp, *runs):
         planned.write(plan, planned.Plan("results", {}, {record.parent.name: stamp}, [*runs]))

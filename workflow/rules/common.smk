@@ -11,7 +11,7 @@ from lmscaling.config import grid, new_study, study_file
 from lmscaling.types import digest
 from lmscaling.errors import UserError
 from lmscaling.files import update_text
-from lmscaling.runtime import gpus, planned
+from lmscaling.runtime import gpus, planned, rank
 from lmscaling.status import failures
 from lmscaling.workflow import study as of_study
 from lmscaling.workflow.measurements import Devices, Evaluations, Sweeps
@@ -20,7 +20,7 @@ from lmscaling.workflow.text import CHUNK, Shards
 
 # Jobs inherit the variable, so where it is set this is a job. It reads the study as it was planned,
 # see runtime/planned.py.
-IN_JOB = planned.VARIABLE in os.environ
+IN_JOB = rank.PLAN in os.environ
 PLAN = planned.of_this_job()
 
 # Another workflow may use this one as a module. The Snakefile that `lmscaling new` writes includes
@@ -86,7 +86,7 @@ if not IN_JOB:
     record = of_study.record(config, FILES, CHANGES, OVERRIDES)
     update_text(Path(RESULTS, "asked.json"), record)
     PLANNED = planned.new_path(Path(RESULTS))
-    os.environ[planned.VARIABLE] = str(PLANNED)
+    os.environ[rank.PLAN] = str(PLANNED)
 
 
 # On a workstation as many jobs run as it has GPUs, and they share its cores. A job on Slurm has four.
@@ -124,7 +124,7 @@ if not IN_JOB:
 
 
 envvars:
-    planned.VARIABLE,
+    rank.PLAN,
     "PYTHONPATH",
 
 

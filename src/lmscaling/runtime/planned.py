@@ -25,11 +25,8 @@ from typing import Any
 from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.errors import UserError
 from lmscaling.files import new_file, read_json, write_json
-from lmscaling.runtime import lock
+from lmscaling.runtime import lock, rank
 from lmscaling.types import digest
-
-VARIABLE = "LMSCALING_PLAN"
-"""The environment variable with the path of the plan. Where it is set, this is a job."""
 
 RECORD, EARLIER = "run.json", "earlier"
 """Files in ``runs/<run>/``: the record; the folder of what earlier trainings have left."""
@@ -58,7 +55,7 @@ class Plan:
 
 def of_this_job() -> Plan | None:
     """The plan of this job; None if no workflow has written one."""
-    path = os.environ.get(VARIABLE)
+    path = os.environ.get(rank.PLAN)
     return Plan(**read_json(Path(path), "plan")) if path and os.path.exists(path) else None
 
 

@@ -8,10 +8,11 @@ import signal
 import sys
 from contextlib import suppress
 
-from lmscaling.runtime.planned import VARIABLE
-
 RANK, PARENT = "LMSCALING_RANK", "LMSCALING_PARENT"
 """Variables of ranks other than 0: number, and process number of rank 0."""
+
+PLAN = "LMSCALING_PLAN"
+"""The variable with the path of the plan of a workflow. Where it is set, this is a job."""
 
 OWN = {"MPLBACKEND": "agg", "PYTHONUTF8": "1"}
 """Variables of every process, whatever those of a notebook, a shell or a cluster are."""
@@ -26,7 +27,7 @@ def settle() -> None:
     """Set ``OWN``, drop ``LAUNCHERS`` from a job of the workflow, and start this process again
     where its text has another encoding."""
     os.environ.update(OWN)
-    for name in LAUNCHERS if VARIABLE in os.environ and RANK not in os.environ else ():
+    for name in LAUNCHERS if PLAN in os.environ and RANK not in os.environ else ():
         os.environ.pop(name, None)
     if locale.getencoding().lower() != "utf-8" and not sys.flags.utf8_mode:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
