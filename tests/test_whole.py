@@ -163,10 +163,33 @@ def test_a_store_of_other_logs_is_named_until_it_is_built_again(kept, runs):
     path = kept / "runs" / runs[0] / "log.jsonl"
     digit(path)
     seal(kept, runs[0], last_val_loss=2.0)
-    (problem,) = whole.problems(kept)
-    assert runs[0] in problem
+    problems = [*whole.problems(kept)]  # of the log, of the record and of its copy
+    assert problems
+    assert all(runs[0] in problem for problem in problems)
     build.build(kept)
     assert list(whole.problems(kept)) == []
+
+
+def test_a_store_is_built_again_when_a_file_of_it_or_the_code_has_changed(kept, monkeypatch):
+    counts, store = build.build(kept), kept / "store"
+    written = {path: path.stat().st_mtime_ns for path in store.iterdir()}
+
+    def stays():
+        assert build.build(kept) == counts
+        return written == {path: path.stat().st_mtime_ns for path in store.iterdir()}
+
+    assert stays()
+    (store / "gaps.parquet").write_bytes(b"")
+    assert not stays()
+    written = {path: path.stat().st_mtime_ns for path in store.iterdir()}
+    monkeypatch.setattr(build, "version", lambda package: "another")
+    assert not stays()
+    written = {path: path.stat().st_mtime_ns for path in store.iterdir()}
+    attempt = kept / "scratch" / "begun" / "attempt-0.jsonl"
+    attempt.parent.mkdir(parents=True)
+    attempt.write_bytes(log(header("begun"), update(1)))
+    build.build(kept)
+    assert written != {path: path.stat().st_mtime_ns for path in store.iterdir()}
 
 
 def test_an_evaluation_that_has_changed_is_no_number(kept, runs):
@@ -209,16 +232,17 @@ def test_what_was_compared_across_devices_or_versions_is_said_with_its_place(stu
 def test_what_another_user_keeps_to_himself_costs_one_run_or_is_one_sentence(
     kept, runs, monkeypatch
 ):
-    plain, record = Path.read_bytes, kept / "runs" / runs[0] / "run.json"
+    plain, record = Path.open, kept / "runs" / runs[0] / "run.json"
 
-    def read(path):
+    def read(path, *args, **options):
         if path == record:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return plain(path)
+        return plain(path, *args, **options)
 
-    monkeypatch.setattr(Path, "read_bytes", read)
+    monkeypatch.setattr(Path, "open", read)
     found = dict(ask(kept, "SELECT run, status FROM runs"))
     assert found == dict.fromkeys(runs, "done") | {runs[0]: "damaged"}
+    (kept / "store" / build.CONTENTS).unlink()
     monkeypatch.setattr(build, "new_folder", lambda path: read(record))
     with refused(UserError, "chmod -R g+rwX"):
         build.build(kept)

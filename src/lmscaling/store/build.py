@@ -8,7 +8,8 @@ and their comments come from the record classes (``records/schema.py``).
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import duckdb
 from pandas import DataFrame
 
+from lmscaling import registry
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
 from lmscaling.files import new_folder, parse_json, read_json, read_lines, sha256_of, write_record
@@ -72,7 +74,11 @@ RECORDS: dict[str, tuple[type, str, str]] = {
 temporary table ``<kind>_rows``; of evaluations the lines that are whole."""
 
 CONTENTS = "contents.json"
-"""File of the store with the SHA-256 of its exports, and of the logs that they were built from."""
+"""File of the store with the SHA-256 of its exports, of what they are built from and of the code."""
+
+SOURCES = (*(pattern for _, pattern, _ in RECORDS.values()), "study.json", "forecasts/*.json",
+           "runs/*.json", "runs/*/log.jsonl", "scratch/*/attempt-*.jsonl")  # fmt: skip
+"""Files of a study that a store is built from."""
 
 
 def build(study: Path, store: Path | None = None) -> dict[str, int]:
@@ -81,7 +87,8 @@ def build(study: Path, store: Path | None = None) -> dict[str, int]:
 
     Runs with a record count by their record, other runs as far as their logs go. Published numbers
     are added if the study asks for them; ``results/published/`` has nothing else. A build needs
-    less than 2 GB of memory and spills more to the disk.
+    less than 2 GB of memory and spills more to the disk. Where every file that a store was built
+    from, its exports and the code have the digests of ``CONTENTS``, it stays.
 
     Returns:
         The number of rows of each export.
@@ -92,6 +99,9 @@ def build(study: Path, store: Path | None = None) -> dict[str, int]:
     """
     laid_out, numbers = _contents(study)
     out = store or study / "store"
+    made_from = _sources(study, numbers)
+    if counts := _unchanged(out, made_from):
+        return counts
     try:
         with new_folder(out / "build") as work:
             with duckdb.connect() as db:
@@ -110,7 +120,7 @@ def build(study: Path, store: Path | None = None) -> dict[str, int]:
                     _export(db, name, work)
                 _report_unknown(db)
                 db.execute("CHECKPOINT store")  # closing would hide that the disk is full
-            write_record(work / CONTENTS, contents(study, work))
+            write_record(work / CONTENTS, {"exports": exports(work), **made_from})
             last = work / "store.duckdb", work / CONTENTS
             for path in [*work.glob("*.parquet"), *work.glob("*.csv"), *last]:
                 path.replace(out / path.name)
@@ -232,15 +242,42 @@ def read_file(path: Path, kind: str) -> list[tuple[dict[str, Any], dict[str, Any
     return found
 
 
-def contents(study: Path, store: Path) -> dict[str, dict[str, str]]:
-    """SHA-256 of the exports in a store, and of the logs of the runs of a study that have ended."""
+def exports(store: Path) -> dict[str, str]:
+    """SHA-256 of the exports in a store, by file."""
+    return {path.name: sha256_of(path) for path in sorted(store.glob("*.parquet"))}
+
+
+def digests(study: Path) -> dict[str, str]:
+    """SHA-256 of the files of ``SOURCES``, by path in the study; empty for one that is not to be
+    read."""
+    found = dict.fromkeys(sorted(path for pattern in SOURCES for path in study.glob(pattern)), "")
+    for path in found:
+        with suppress(OSError):
+            found[path] = sha256_of(path)
+    return {str(path.relative_to(study)): value for path, value in found.items()}
+
+
+def _sources(study: Path, numbers: Path | None) -> dict[str, dict[str, str]]:
+    """What a store is built from. It is read before the build: what changes meanwhile is then
+    another file than the one in ``CONTENTS``."""
+    package = registry.PACKAGE
+    code = {p for kind in ("py", "sql", "csv") for p in package.rglob(f"*.{kind}")}
+    code |= {*numbers.glob("*.csv")} if numbers else set()
+    versions = {name: version(name) for name in ("duckdb", "numpy", "scipy", "pandas")}
     return {
-        "exports": {path.name: sha256_of(path) for path in sorted(store.glob("*.parquet"))},
-        "logs": {
-            path.parent.name: finished.log_digest(path.with_name("log.jsonl"))
-            for path in paths(study, "run")
-        },
+        "sources": digests(study),
+        "code": {str(path): sha256_of(path) for path in sorted(code)} | versions,
     }
+
+
+def _unchanged(store: Path, made_from: dict[str, dict[str, str]]) -> dict[str, int]:
+    """Rows of each export, if a build would write what is there; else nothing."""
+    with suppress(UserError):
+        built = read_json(store / CONTENTS, "list")
+        if built == {"exports": exports(store), **made_from} and (store / "store.duckdb").is_file():
+            with connect(store) as db:
+                return {name: len(db.table(name)) for name in EXPORTS}
+    return {}
 
 
 def _run_record(path: Path) -> dict[str, Any]:
