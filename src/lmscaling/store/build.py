@@ -21,14 +21,13 @@ from lmscaling import registry
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
 from lmscaling.files import new_folder, parse_json, read_json, read_lines, sha256_of, write_record
-from lmscaling.fits import tables
 from lmscaling.records import finished, forecast, schema
 from lmscaling.records.checks import Numerics
 from lmscaling.records.floor import Floor
 from lmscaling.records.run import Evaluation, Run
 from lmscaling.records.sample import Sample
 from lmscaling.records.timing import Measurement
-from lmscaling.store import EXPORTS, FITTED, cells, logs, meanings, published, spikes
+from lmscaling.store import EXPORTS, FITTED, cells, logs, meanings, published
 
 TABLES = ("evaluations", "measurements", "runs", "series")
 """Files of SQL that fill tables from records and from what ``logs`` has read, in order."""
@@ -74,7 +73,7 @@ RECORDS: dict[str, tuple[type, str, str]] = {
 temporary table ``<kind>_rows``; of evaluations the lines that are whole."""
 
 CONTENTS = "contents.json"
-"""File of the store with the SHA-256 of its exports, of what they are built from and of the code."""
+"""File of the store with the SHA-256 of its exports, of what they came from and of the code."""
 
 SOURCES = (*(pattern for _, pattern, _ in RECORDS.values()), "study.json", "forecasts/*.json",
            "runs/*.json", "runs/*/log.jsonl", "scratch/*/attempt-*.jsonl")  # fmt: skip
@@ -164,6 +163,8 @@ def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 def _fill_tables(
     db: duckdb.DuckDBPyConnection, study: Path, laid_out: grid.Grid | None, work: Path
 ) -> None:
+    from lmscaling.store import spikes  # SciPy takes longer to load than an unchanged store
+
     rows = cells.rows(laid_out) if laid_out else ()
     _fill(db, "cell_rows", {"cell": "JSON"}, ({"cell": row} for row in rows), work)
     _fill(db, "sealed_rows", schema.types(forecast.Sealed), forecast.rows(study), work)
@@ -315,6 +316,8 @@ def _create_views(db: duckdb.DuckDBPyConnection) -> None:
 
 
 def _fill_fits(db: duckdb.DuckDBPyConnection) -> None:
+    from lmscaling.fits import tables  # loads SciPy
+
     _run_sql(db, "fits")
     for name, rows in tables.compute(db).items():
         if rows:
