@@ -116,9 +116,9 @@ class Study:
     """Available tokenizers by name."""
     sizes: dict[Name, Size]
     """Available model sizes by name; only those listed in ``axes`` are trained."""
-    dataset: Name
+    dataset: str
     """Row under ``datasets`` that the study trains on."""
-    tokenizer: Name
+    tokenizer: str
     """Row under ``tokenizers`` that the study uses."""
     axes: Axes
     ablate: dict[str, Any] = field(default_factory=dict)

@@ -30,7 +30,7 @@ STATUSES = {
     "missed": "no intervals: the fit to the rest misses the largest size or compute",
     "refused": "refused by the test: no form describes the losses",
     "few_runs": "fewer than ten runs, or a size of one run among fewer than ten sizes: a run that "
-    "went wrong could not be told from a size",
+    "went wrong would look like an effect of the size",
     "schedule": "the schedule of these runs is unknown: no surface",
     "bound": "a parameter is at its bound",
     "not_unique": "several surfaces fit the points equally well",

@@ -242,7 +242,8 @@ def _loss_tile(says: Sentences, contest: Contest, name: str, axes: list[str]) ->
 
 def _time_tile(says: Sentences, found: Timing | None, title: str) -> Tile:
     if found is None:
-        return Tile(title=title, side="", says="not timed", text="Not timed for both attentions.")
+        text = "Not timed for both attentions, or only while other programs kept the core busy."
+        return Tile(title=title, side="", says="no times", text=text)
     known: dict[int, list[float]] = defaultdict(list)
     for (_, context), ratio in sorted(found.ratios.items(), key=lambda item: item[0][1]):
         known[context].append(ratio.value)
