@@ -67,8 +67,8 @@ def made(
     return Evidence(source="measured", cells=cells, curves=curves, speeds=[], **found)
 
 
-def said(evidence, command="snakemake --cores all --configfile my.yaml"):
-    return answer.write(contest.judge(evidence), evidence, "100 updates", command)
+def said(evidence, command="snakemake --cores all --configfile my.yaml", **facts):
+    return answer.write(contest.judge(evidence), evidence, "100 updates", command, **facts)
 
 
 def everything(words):
@@ -116,6 +116,16 @@ def answers():
 def test_the_answers_read_as_reviewed(answers, golden):
     parts = (f"# {name}\n{everything(words)}\n{words.command}\n" for name, words in answers.items())
     golden("answers.txt", "\n".join(parts))
+
+
+def test_an_attention_that_was_trained_alone_has_its_best_size():
+    row = {"budget": 4.2e15, "best": 23_100.0, "p": 0.82, "p_low": 0.4, "p_high": 1.24}
+    alone = CASES["a baseline alone"]
+    heading = said(alone, optimum=row | {"p_assumed": 0.017}).heading
+    assert {"4.2e+15", "23.1k", "0.82", "0.40", "1.24", "0.017"} <= {
+        *re.findall(r"[\w.+]*\d[\w+]*", heading)
+    }
+    assert "0.40" not in said(alone, optimum=row | {"p_low": None, "p_assumed": None}).heading
 
 
 def test_the_best_candidate_is_first_and_equal_wins_and_losses_have_no_leader(answers):

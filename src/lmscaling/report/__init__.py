@@ -105,6 +105,7 @@ def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
             stalled=next(iter(query_rows(db, question.STALLED)), None),
             floor=next(iter(query_rows(db, answer.FLOOR)), None),
             no_law=next(iter(query_rows(db, answer.NO_LAW)), None),
+            optimum=next(iter(query_rows(db, answer.OPTIMUM)), None),
         )
         board = scoreboard.table(db)
         text = page(

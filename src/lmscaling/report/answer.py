@@ -14,6 +14,7 @@ from typing import Any
 
 from lmscaling.config import study_file
 from lmscaling.fits.noise import FEWEST_DEGREES
+from lmscaling.formatting import short
 from lmscaling.report import scores, timing, words
 from lmscaling.report.contest import AXES, Cell, Contest, Edge, Evidence, Row
 from lmscaling.report.scores import FAILED, Score
@@ -32,6 +33,11 @@ NO_LAW = """
     GROUP BY why ORDER BY count(*) DESC LIMIT 1
 """
 """Why no law of the loss was fitted."""
+OPTIMUM = """
+    SELECT budget, best, p, p_low, p_high, p_assumed FROM best_sizes
+    WHERE unit = 'flops' AND least(best, p) IS NOT NULL ORDER BY budget DESC LIMIT 1
+"""
+"""The best size of the largest compute, and the exponent of its growth."""
 TO_COME = ("pending", "running", "interrupted", "held")
 
 
@@ -79,6 +85,7 @@ def write(
     stalled: Row | None = None,
     floor: Row | None = None,
     no_law: Row | None = None,
+    optimum: Row | None = None,
 ) -> Answer:
     """The answer.
 
@@ -95,6 +102,7 @@ def write(
         stalled: The row of ``question.STALLED``, if there is one.
         floor: The row of ``FLOOR``, if there is one.
         no_law: The row of ``NO_LAW``, if there is one.
+        optimum: The row of ``OPTIMUM``, if there is one.
     """
     timings = {
         (kind, candidate): timing.compare(evidence.speeds, kind, candidate, contest.baseline)
@@ -107,7 +115,7 @@ def write(
         most_seeds=MOST_SEEDS, failures=FAILED, to_come=TO_COME, budget=budget, command=command,
         wanted=wanted, verdicts=[*verdicts], rate_warnings=rate_warnings, stale=stale,
         damaged=damaged, mixed=mixed, stalled=stalled, floor=floor or {"above": 0},
-        no_law=no_law, widest=contest.widest,
+        no_law=no_law, optimum=optimum, short=short, widest=contest.widest,
         **_facts(contest, evidence, timings),
     )  # fmt: skip
     head, scored = scores.of(contest, evidence.cells, timings)
