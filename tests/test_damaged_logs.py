@@ -259,6 +259,7 @@ except UserError as error:
 @pytest.mark.parametrize("size", [20_000, 1_000_000])
 def test_a_full_disk_is_one_sentence_and_the_store_before_is_unchanged(finished, size):
     before = parquet(finished)
+    (finished / "store" / store.CONTENTS).unlink()  # or it would not be built again
     command = [sys.executable, "-c", FULL, str(finished), str(size)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -275,6 +276,7 @@ def test_what_a_killed_build_has_left_is_removed_and_what_another_machine_writes
     for path in (killed / "store.duckdb", elsewhere / "store.duckdb"):
         path.parent.mkdir()
         path.touch()
+    (finished / "store" / store.CONTENTS).unlink()
     store.build(finished)
     assert not killed.exists()
     assert elsewhere.exists()
