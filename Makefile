@@ -20,7 +20,7 @@ PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
 GPU_FLAGS ?=# e.g. --minutes 5 --only step --size 124M
 
-.PHONY: help demo test races renew compilers mutate coverage lint figures docs gpu package clean
+.PHONY: help demo test races renew compilers coverage lint figures docs gpu package clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -43,9 +43,6 @@ renew: $(TESTABLE) ## write the outputs in tests/golden anew; read the diff
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" --renew
 
 compilers: $(TRITONS:%=.triton/%) ## unpack versions of Triton for benchmarks/offline.py; 2.3 GB
-
-mutate: $(TESTABLE) ## change the source in 150 random places and see the tests fail: CONTRIBUTING.md
-	$(BIN)/python benchmarks/mutate.py $(MUTATE_FLAGS)
 
 coverage: $(TESTABLE) ## simulate studies and write how often intervals hold the truth: docs/statistics.md
 	$(BIN)/python benchmarks/coverage.py --write $(COVERAGE_FLAGS)
