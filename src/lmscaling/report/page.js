@@ -19,7 +19,7 @@
     };
     const amount = (x, axis) => {
       if (axis === "hours") return x >= 0.1 ? `${x.toPrecision(3)} hours` : `${(3600 * x).toPrecision(3)} seconds`;
-      return axis === "flops" ? `${x.toExponential(2)} FLOPs` : `${scaled(x, n => n.toPrecision(3))} ${axis}`;
+      return axis === "flops" ? `${x.toExponential(2)} FLOPs` : `${scaled(x, n => n.toPrecision(3))} ${chart.names[axis]}`;
     };
     const tick = (x, axis) => {
       const plain = n => `${+n.toPrecision(3)}`;
