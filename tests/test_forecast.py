@@ -103,6 +103,18 @@ def seal(study, found):
     return forecast.write(study, found, study="tiny")
 
 
+def test_the_end_of_a_branch_is_predicted_from_those_of_other_sizes(tmp_path, values):
+    grid = law_study.write(tmp_path, law_study.values_of(values, context=[1024]))
+    ends = {run: cell for run, cell in grid.branches.items() if cell.size == "m"}
+    for run in of_size_m(grid) | {*ends}:
+        shutil.rmtree(tmp_path / "runs" / run)
+    with_losses(tmp_path)
+    found = {one["run"]: one["median"] for one in losses_of(predict(tmp_path, grid))}
+    assert {*found} == of_size_m(grid) | {*ends}
+    for run, cell in ends.items():
+        assert found[run] == pytest.approx(law_study.loss(cell, cell.branch), abs=0.01)
+
+
 def test_runs_that_have_not_begun_are_predicted_sealed_and_scored(finished):
     study, grid = finished
     found = predict(study, grid)
@@ -349,7 +361,7 @@ def test_the_verb_prints_seals_and_verifies_until_all_cells_have_begun(verb):
     run, results, grid = verb
     told = run()
     assert "softmax-m-ctx1024-s0" in told
-    assert re.search(r"\b6 cells", told)
+    assert re.search(r"\b6 runs", told)
     assert not (results / "forecasts").exists()
     *_, sealed, sha256 = run(seal=True).splitlines()
     (path,) = (results / "forecasts").iterdir()

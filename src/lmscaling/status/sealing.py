@@ -30,15 +30,20 @@ Row = dict[str, Any]
 
 def predict(study: Path, grid: Grid, costs: dict[str, Cost], shapes: dict[str, Shape]) -> list[Row]:
     """The loss of each run of ``results/<study>`` that can run and has neither a record nor an
-    attempt, and on a GPU its time and memory; on a CPU other jobs change these. ``costs`` and
-    ``shapes`` are those of the plan, by run."""
+    attempt, those of its branches, and on a GPU its time and memory; on a CPU other jobs change
+    these. ``costs`` and ``shapes`` are those of the plan, by run."""
     groups, found = _finished(study), []
     for run, cell in grid.cells.items():
         cost, attempts = costs[run], (study / "scratch" / run).glob("attempt-*.jsonl")
         has_record = (study / "runs" / run / "run.json").is_file()
         if has_record or any(attempts) or cost.cannot:
             continue
-        values = {"loss": _loss(groups, cell, shapes[run].params, cost.tokens)}
+        ends = {run: cell, **{key: one for key, one in grid.branches.items() if one.trunk == run}}
+        for key, one in ends.items():
+            D = cost.tokens and round(cost.tokens * (one.branch or 1.0))
+            loss = _loss(groups, one, shapes[run].params, D)
+            found.append({"run": key, "name": one.name, "quantity": "loss", **loss})
+        values = {}
         if cell.gpus and cost.update_seconds and cost.update_sd:
             values["update_seconds"] = {"median": cost.update_seconds, "sd": cost.update_sd}
         if cell.gpus and cost.memory_bytes and cost.memory_sd:
@@ -59,7 +64,8 @@ def _finished(study: Path) -> dict[tuple, Group]:
 def _loss(groups: dict[tuple, Group], cell: Cell, N: int, D: int | None) -> Row:
     """The loss surface at ``N`` parameters without embeddings and ``D`` tokens, and a ruler. Only
     beyond the points it has an interval: between them none was shown to hold."""
-    schedule = "constant" if cell.schedule.kind == "constant" else "decayed"
+    decays = cell.branch is not None or cell.schedule.kind != "constant"
+    schedule = "decayed" if decays else "constant"
     group = groups.get(("measured", schedule, cell.attention, cell.context))
     if not group:
         return {"reason": f"no run of {cell.attention} at {cell.context:,} has finished"}
@@ -118,8 +124,8 @@ def table(forecasts: list[Row]) -> str:
         shown = (forecast.shown(one, of) for of in ("median", "baseline_median"))
         quantity = forecast.QUANTITIES[one["quantity"]]
         lines.append([one["name"], quantity, *shown, one.get("reason", "")])
-    cells = len({one["run"] for one in forecasts})
-    return "\n".join([*noted(lines, left={0, 1}), "", f"{cells} cells have not begun"])
+    runs = len({one["run"] for one in forecasts})
+    return "\n".join([*noted(lines, left={0, 1}), "", f"{runs} runs have not begun"])
 
 
 def seal(study: Path, grid: Grid, forecasts: list[Row]) -> tuple[Path, str]:

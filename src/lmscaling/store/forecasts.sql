@@ -21,8 +21,10 @@ compared AS (
             WHEN 'memory_bytes' THEN p.bytes
             WHEN 'loss' THEN v.val_loss
         END AS measured
-    FROM forecasts f LEFT JOIN status k USING (run) LEFT JOIN begun b USING (run)
-    LEFT JOIN peaks p USING (run) LEFT JOIN (SELECT run, val_loss FROM last_validation) v USING (run)
+    FROM forecasts f LEFT JOIN planned k USING (run) LEFT JOIN begun b USING (run)
+    LEFT JOIN peaks p USING (run) LEFT JOIN (
+        SELECT run, arg_max(val_loss, "update") AS val_loss FROM validations WHERE surviving GROUP BY run
+    ) v USING (run)
 )
 SELECT
     * REPLACE (CASE WHEN status = 'done' THEN measured END AS measured),
