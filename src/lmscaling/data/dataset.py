@@ -142,9 +142,10 @@ class Dataset(TrainingText, ABC):
         document, if the dataset has tokens in place of text; else None."""
         return None
 
-    def known(self, context: int) -> dict[str, float]:
+    def known(self, context: int, tokens: Any) -> dict[str, float]:
         """Losses in windows of ``context`` tokens that are known without a model, nats per token
-        that counts, by name: ``exact`` is the lowest that is possible."""
+        that counts, by name: ``exact`` is the lowest that is possible. ``tokens`` are those of the
+        validation, a NumPy array, and the one behind them."""
         return {}
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:

@@ -70,8 +70,8 @@ def _of_text(corpus: Corpus, cells: list[Cell], manifest: Path, out: Path) -> li
         ),
     }
     if out.is_file() and out.stat().st_mtime >= manifest.stat().st_mtime:
-        known = parse_json(out.read_bytes().partition(b"\n")[0], f"floor {out}")
-        if counts.items() <= known.items():
+        written = parse_json(out.read_bytes().partition(b"\n")[0], f"floor {out}")
+        if counts.items() <= written.items():
             return []
     pieces = train.pieces(1, counts["train_tokens"])
     tokens = np.concatenate([train.read(*piece) for piece in pieces])
@@ -81,7 +81,8 @@ def _of_text(corpus: Corpus, cells: list[Cell], manifest: Path, out: Path) -> li
     tables = enumerate(ngram_losses(tokens, targets, corpus.encoding.n_vocab), 1)
     means = [(f"{n}-gram", None, float(losses[counted].mean())) for n, losses in tables]
     for context in sorted({cell.context for cell in cells}):
-        means += [(name, context, loss) for name, loss in corpus.source.known(context).items()]
+        known = corpus.source.known(context, targets)
+        means += [(name, context, loss) for name, loss in known.items()]
     return [
         Floor(dataset=corpus.dataset, name=name, context=context, loss=loss, **counts)
         for name, context, loss in means

@@ -90,7 +90,7 @@ class Recall(Sequences):
         ]
         return np.stack(every, 2).reshape(n, -1).astype(np.uint16)
 
-    def known(self, context: int) -> dict[str, float]:
+    def known(self, context: int, tokens: np.ndarray) -> dict[str, float]:
         return {"exact": 0.0}  # what comes before a target that counts determines it
 
     def marks(self, x_BT: np.ndarray) -> np.ndarray:
