@@ -114,6 +114,7 @@ DECAYING = {f.__name__: f for f in (retention, mamba2, gated, gated_delta)}
 AVERAGING = {f.__name__: f for f in (taylor2, favor, cosformer, local, power)} | {"softmax": local}
 MAPS = {"linear": lambda x: (1 + x.exp()).log(),
         "elu": lambda x: torch.where(x > 0, x + 1, x.exp())}  # fmt: skip
+MAPS["linear_parts"] = MAPS["linear"]
 
 
 def output(name, layer, x):
