@@ -185,6 +185,10 @@ def test_a_store_is_built_again_when_a_file_of_it_or_the_code_has_changed(kept, 
     monkeypatch.setattr(build, "version", lambda package: "another")
     assert not stays()
     written = {path: path.stat().st_mtime_ns for path in store.iterdir()}
+    (store / "gaps.csv").unlink()
+    build.build(kept)
+    assert (store / "gaps.csv").is_file()
+    written = {path: path.stat().st_mtime_ns for path in store.iterdir()}
     attempt = kept / "scratch" / "begun" / "attempt-0.jsonl"
     attempt.parent.mkdir(parents=True)
     attempt.write_bytes(log(header("begun"), update(1)))

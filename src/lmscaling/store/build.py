@@ -245,12 +245,12 @@ def read_file(path: Path, kind: str) -> list[tuple[dict[str, Any], dict[str, Any
 
 def exports(store: Path) -> dict[str, str]:
     """SHA-256 of the exports in a store, by file."""
-    return {path.name: sha256_of(path) for path in sorted(store.glob("*.parquet"))}
+    found = sorted(path for kind in ("parquet", "csv") for path in store.glob(f"*.{kind}"))
+    return {path.name: sha256_of(path) for path in found}
 
 
 def digests(study: Path) -> dict[str, str]:
-    """SHA-256 of the files of ``SOURCES``, by path in the study; empty for one that is not to be
-    read."""
+    """SHA-256 of the files of ``SOURCES``, by path; empty for one that cannot be read."""
     found = dict.fromkeys(sorted(path for pattern in SOURCES for path in study.glob(pattern)), "")
     for path in found:
         with suppress(OSError):
@@ -261,14 +261,11 @@ def digests(study: Path) -> dict[str, str]:
 def _sources(study: Path, numbers: Path | None) -> dict[str, dict[str, str]]:
     """What a store is built from. It is read before the build: what changes meanwhile is then
     another file than the one in ``CONTENTS``."""
-    package = registry.PACKAGE
-    code = {p for kind in ("py", "sql", "csv") for p in package.rglob(f"*.{kind}")}
-    code |= {*numbers.glob("*.csv")} if numbers else set()
-    versions = {name: version(name) for name in ("duckdb", "numpy", "scipy", "pandas")}
-    return {
-        "sources": digests(study),
-        "code": {str(path): sha256_of(path) for path in sorted(code)} | versions,
-    }
+    code = {name: version(name) for name in ("duckdb", "numpy", "scipy", "pandas")}
+    for folder in filter(None, (registry.PACKAGE, numbers)):
+        for path in sorted(p for kind in ("py", "sql", "csv") for p in folder.rglob(f"*.{kind}")):
+            code[str(path.relative_to(folder.parent))] = sha256_of(path)
+    return {"sources": digests(study), "code": code}
 
 
 def _unchanged(store: Path, made_from: dict[str, dict[str, str]]) -> dict[str, int]:
