@@ -1,5 +1,6 @@
 """Logs become tables: whatever a log went through, no row is invented and none is lost."""
 
+import gzip
 import hashlib
 import json
 import math
@@ -238,6 +239,22 @@ def test_a_log_that_is_not_the_one_of_its_record_is_named(study, runs, capsys):
     found = dict(ask(study, query.replace("?", str(sorted(runs[:2])))))
     assert found == {runs[0]: "done", runs[1]: "damaged"}
     assert f"{runs[1]}/log.jsonl is not the log" in capsys.readouterr().err
+
+
+def test_logs_may_be_compressed_with_gzip_and_one_that_was_cut_is_named(study, runs, capsys):
+    data = log(header(runs[0]), update(1), update(2))
+    digest = hashlib.sha256(data).hexdigest()
+    packed = gzip.compress(data)
+    for run, written in zip(runs, (packed, packed[:-9]), strict=False):
+        record(study, run, data, log_sha256=digest, log_lines=3)
+        path = study / "runs" / run / "log.jsonl"
+        path.unlink()
+        path.with_name("log.jsonl.gz").write_bytes(written)
+    found = ask(
+        study, "SELECT run, update FROM updates JOIN runs USING (run) WHERE status = 'done'"
+    )
+    assert found == [(runs[0], 1), (runs[0], 2)]
+    assert f"{runs[1]}/log.jsonl.gz is not the log" in capsys.readouterr().err
 
 
 def test_the_record_of_a_run_that_was_copied_into_the_folder_of_another_is_no_second_run(

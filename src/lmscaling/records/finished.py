@@ -5,15 +5,17 @@ its place, and without one the run counts as ``damaged`` until ``reset`` moves i
 does a run whose log is not the one that its record states.
 """
 
-import json
+import gzip
+import hashlib
 import sys
+import zlib
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from lmscaling.errors import UserError
-from lmscaling.files import read_json, sha256_of
+from lmscaling.files import read_json
 from lmscaling.records import schema
 from lmscaling.records.run import Run
 
@@ -46,8 +48,8 @@ def look(path: Path) -> dict[str, Any]:
         if values["run"] != path.parent.name:
             found = f"run record {path} is of run {values['run']}"
             raise UserError(f"{found}; move it into the folder of that run")
-        log = path.with_name("log.jsonl")
-        if not _is_log_of(values, log):
+        log, stated = log_of(path), values.get("log_sha256")
+        if stated and stated != log_digest(log):
             raise UserError(
                 f"{log} is not the log that its record {path.name} states; copy it again, or type "
                 f"lmscaling reset {path.parent.name}"
@@ -74,30 +76,26 @@ def _values(path: Path) -> dict[str, Any]:
     return values
 
 
+def log_of(record: Path) -> Path:
+    """The log beside a record: ``log.jsonl``, or in its place ``log.jsonl.gz``, as gzip writes it."""
+    log, packed = (record.with_name(name) for name in ("log.jsonl", "log.jsonl.gz"))
+    return log if log.is_file() or not packed.is_file() else packed
+
+
 def log_digest(log: Path) -> str:
-    """SHA-256 of a log; empty without one."""
-    if not log.is_file():
-        return ""
-    stat = log.stat()
-    return _digest(log, stat.st_mtime_ns, stat.st_size)
+    """SHA-256 of the lines of a log; empty where they cannot be read."""
+    with suppress(OSError, EOFError, zlib.error):
+        stat = log.stat()
+        return _digest(log, stat.st_mtime_ns, stat.st_size)
+    return ""
 
 
 @lru_cache(maxsize=4096)
 def _digest(log: Path, changed: int, size: int) -> str:
-    return sha256_of(log)
+    with opened(log) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _is_log_of(values: dict[str, Any], log: Path) -> bool:
-    """Whether a log is the one of a record. Records of before 27 November 2026 state only the loss
-    of its last validation."""
-    if stated := values.get("log_sha256"):
-        return log_digest(log) == stated
-    loss = values.get("last_val_loss")
-    if loss is None:
-        return True
-    data = log.read_bytes() if log.is_file() else b""
-    start = data.rfind(b'{"record": "validation"')
-    try:
-        return json.loads(data[start:].partition(b"\n")[0])["val_loss"] == loss
-    except (ValueError, KeyError):
-        return False
+def opened(log: Path) -> IO[bytes]:
+    """A log, compressed or not, as bytes of its lines."""
+    return gzip.open(log) if log.suffix == ".gz" else log.open("rb")

@@ -97,19 +97,19 @@ def view(
 def readable(path: Path, work: Path) -> Path:
     """A file of lines that DuckDB reads.
 
-    This is the file itself, or if it has a line that is too long, a copy in a folder of the same
-    name, in which a short line that is damaged, too, stands for each long one. Zeros at the end of
-    a file, as a power failure leaves them, are such a line.
+    This is the file itself, or if it is compressed or has a line that is too long, a copy in a
+    folder of the same name, in which a short line that is damaged, too, stands for each long one.
+    Zeros at the end of a file, as a power failure leaves them, are such a line.
     """
-    is_plain = True
+    is_plain = path.suffix != ".gz"
     with path.open("rb") as file:
         while is_plain and len(block := file.read(LONGEST)) == LONGEST:
             is_plain = b"\n" in block
     if is_plain:
         return path
-    copy = Path(mkdtemp(dir=work)) / path.parent.name / path.name
+    copy = Path(mkdtemp(dir=work)) / path.parent.name / "log.jsonl"
     copy.parent.mkdir()
-    with path.open("rb") as file, copy.open("wb") as out:
+    with finished.opened(path) as file, copy.open("wb") as out:
         while line := file.readline(LONGEST):
             is_long = len(line) == LONGEST and not line.endswith(b"\n")
             out.write(DAMAGED if is_long else line)
@@ -124,13 +124,11 @@ def _find(study: Path, work: Path, damaged: set[str]) -> list[list[Path]]:
 
     A run deletes those when it ends, so links hold them, or copies on another file system.
     """
-    logs = {
-        path.parent.name: [path.with_name("log.jsonl")] for path in study.glob("runs/*/run.json")
-    }
-    finished = frozenset(logs)
+    logs = {path.parent.name: [finished.log_of(path)] for path in study.glob("runs/*/run.json")}
+    ended = frozenset(logs)
     for path in sorted(study.glob("scratch/*/attempt-*.jsonl")):
         run = path.parent.name
-        if run in finished:
+        if run in ended:
             continue
         link = work / run / path.name
         link.parent.mkdir(exist_ok=True)
