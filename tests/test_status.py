@@ -17,7 +17,6 @@ from lmscaling.files import write_record
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
 from lmscaling.status import failures, reset, table
-from lmscaling.status.job_logs import Failure
 
 
 @pytest.fixture
@@ -111,23 +110,21 @@ def test_a_reason_that_many_runs_share_is_said_once_with_the_first_names(study):
     assert advice.startswith("6 failed; ")
 
 
-def test_the_last_words_say_last_what_has_just_failed_and_what_its_kind_asks_for(study, capsys):
+def test_the_last_words_are_few_and_say_what_slurm_asks_for(study, capsys, monkeypatch):
     grid = study_file.read_record(study / "study.json").grid
-    first, *_ = grid.cells
-    failed(study, first, "", "")
-    letters = "abcdefghijklmnop"
-    faults = [Failure(f"figure {c}", "failed", f"KeyError: '{c * 9}'", f"{c}.log") for c in letters]
-    faults.append(Failure("tokenize x", "failed", "Slurm ended the job as TIMEOUT", "x.log"))
-    failures.last_words(study, grid, faults)
-    lines = capsys.readouterr().err.splitlines()
-    assert re.match("tokenize x .*TIMEOUT .*x.log", lines[12])
-    assert [line.split()[0] for line in lines[13:]] == ["6", "to", "17", "1"]
-    assert "--set-resources" in lines[14]
-    for line in lines[12:]:
+    limit = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED DUE TO TIME LIMIT ***"
+    reasons = [*(f"error: {letter * 9}" for letter in "abcde"), limit]
+    for run, reason in zip(grid.cells, reasons, strict=True):
+        live(study, run, log(header(run), update(2)))
+        told(study / "logs" / "train" / f"{run}.log", reason)
+    monkeypatch.setattr(failures, "SHOWN", 4)
+    failures.last_words(study, grid)
+    _, *shown, more, remedy, last = capsys.readouterr().err.splitlines()
+    assert (len(shown), more.split()[0], last.split()[0]) == (4, "2", "6")
+    assert "TIME LIMIT" in "".join(shown)
+    assert "--set-resources" in remedy
+    for line in (*shown, more, remedy, last):
         sentence("last words", line)
-    told(study / "runs" / first / "run.json", "{")  # a record that cannot be read
-    failures.last_words(study, grid, [Failure("figure x", "failed", "KeyError: 'x'", "x.log")])
-    assert "KeyError: 'x' (x.log)" in capsys.readouterr().err
 
 
 def failed(study, run, *faults):

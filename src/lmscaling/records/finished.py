@@ -77,7 +77,7 @@ def _values(path: Path) -> dict[str, Any]:
 
 
 def log_of(record: Path) -> Path:
-    """The log beside a record: ``log.jsonl``, or in its place ``log.jsonl.gz``, as gzip writes it."""
+    """The log beside a record: ``log.jsonl``, or in its place ``log.jsonl.gz`` of gzip."""
     log, packed = (record.with_name(name) for name in ("log.jsonl", "log.jsonl.gz"))
     return log if log.is_file() or not packed.is_file() else packed
 

@@ -1,12 +1,12 @@
 """What has failed in a study, why, where its log is, and what to type.
 
-Ledgers and logs tell how runs have ended; Snakemake tells of jobs that have failed just now. A
-reason that many jobs share is said once.
+Ledgers and logs say how runs have ended; Snakemake names jobs that have failed just now. A reason
+that many jobs share is said once.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from lmscaling.config import study_file
@@ -25,12 +25,8 @@ SHOWN = 12
 """Reasons that the end of a workflow shows."""
 
 REMEDIES = (
-    ("TIMEOUT", "to give a rule more time, type snakemake --set-resources RULE:runtime=48h"),
-    (
-        "OUT_OF_MEMORY",
-        "to give a rule more memory, type snakemake --set-resources RULE:mem_mb=64000",
-    ),
-    ("refuses the job", "what a job asks for is in profiles/slurm/config.yaml, default-resources"),
+    ("TIME LIMIT", "to give a rule more time, type snakemake --set-resources RULE:runtime=48h"),
+    ("oom_kill", "to give a rule more memory, type snakemake --set-resources RULE:mem_mb=64000"),
 )
 """What a reason of Slurm asks for."""
 
@@ -41,26 +37,16 @@ def listed(study: Path) -> str:
     Raises:
         UserError: There is no such study.
     """
-    failures, advice = _of_runs(study, study_file.read_record(study / "study.json").grid, [])
+    failures, advice = _of_runs(study, study_file.read_record(study / "study.json").grid)
     return "\n".join([*job_logs.grouped(failures), *advice])
 
 
-def last_words(study: Path, grid: Grid, jobs: Iterable[Failure] = ()) -> None:
-    """Print what has failed at the end of a workflow, in a few lines.
-
-    Args:
-        study: ``results/<study>``.
-        grid: The study.
-        jobs: Jobs that this workflow has given up.
-    """
-    told = list(jobs)
-    try:
-        failures, advice = _of_runs(study, grid, told)
-    except Exception as error:  # what the jobs told must be said whatever the files contain
-        failures, advice = told, [f"the runs cannot be read: {error}"]
+def last_words(study: Path, grid: Grid) -> None:
+    """Print which runs of a grid have failed at the end of a workflow, in a few lines."""
+    failures, advice = _of_runs(study, grid)
     lines = job_logs.grouped(failures)
     firsts = [i for i, line in enumerate(lines) if not line.startswith(" ")]
-    if len(firsts) > SHOWN:  # what has just failed comes last
+    if len(firsts) > SHOWN:
         n = len(firsts) - SHOWN
         lines = lines[firsts[n] :]
         advice.insert(0, f"{n} more reasons: lmscaling status {study} --failed")
@@ -68,53 +54,39 @@ def last_words(study: Path, grid: Grid, jobs: Iterable[Failure] = ()) -> None:
         print("\n".join(["", *lines, *advice]), file=sys.stderr, flush=True)
 
 
-def _of_runs(study: Path, grid: Grid, told: list[Failure]) -> tuple[list[Failure], list[str]]:
-    """Failures of runs, and of the jobs that were told, which come last; and what to type.
-
-    Of a run that is not held, the job that has just failed says the reason, not an older log.
-    """
-    now = {failure.name: failure for failure in told}
+def _of_runs(study: Path, grid: Grid) -> tuple[list[Failure], list[str]]:
+    """Failures of runs, and what to type."""
     ended: list[Failure] = []
     held: list[Failure] = []
     failed: list[Failure] = []
-    latest: list[Failure] = []
     for run, cell in (grid.cells | grid.branches | grid.tasks).items():
-        failure = now.pop(cell.name, None)
         if record := record_of(study, run):
             if record["status"] != "done":
                 ended.append(Failure(cell.name, record["status"], record["message"]))
             continue
         scratch = study / "scratch" / run
-        is_idle = not lock.holder(scratch)
+        if lock.holder(scratch):
+            continue
         job = f"{cell.trunk}-branches-*" if cell.branch else run
         logs = [
             path for rule in ("train", "branch") for path in study.glob(f"logs/{rule}/{job}.log")
         ]
-        hold = is_idle and ledger.hold(ledger.entries(scratch / ledger.NAME, ledger.RECENT_BYTES))
-        waiting = hold and Failure(cell.name, HELD, hold.reason, str(logs[0]) if logs else "")
-        if hold and waiting and hold.needs_release:
-            held.append(waiting)
-        elif failure:
-            latest.append(failure)
-        elif waiting:
-            failed.append(waiting)
-        elif is_idle and (logs or scratch.exists()):
-            earlier = "failed earlier" if told else "failed"
-            failed.append(Failure(cell.name, earlier, *_reason(job, logs)))
+        if hold := ledger.hold(ledger.entries(scratch / ledger.NAME, ledger.RECENT_BYTES)):
+            waiting = Failure(cell.name, HELD, hold.reason, str(logs[0]) if logs else "")
+            (held if hold.needs_release else failed).append(waiting)
+        elif logs or scratch.exists():
+            failed.append(Failure(cell.name, "failed", *_reason(job, logs)))
     advice = [*_of_ended(study.name, ended)]
-    reasons = " ".join(failure.reason for failure in told)
+    reasons = " ".join(failure.reason for failure in failed)
     advice += [remedy for state, remedy in REMEDIES if state in reasons]
-    if now:
-        what = "1 job" if len(now) == 1 else f"{len(now)} jobs"
-        advice.append(f"{what} failed; correct the cause, then run snakemake again")
-    if n := len(failed) + len(latest):
-        advice.append(f"{n} failed; run snakemake again to continue from checkpoints")
+    if failed:
+        advice.append(f"{len(failed)} failed; run snakemake again to continue from checkpoints")
     if held:
         advice.append(
             f"{len(held)} held after repeated failures; to continue from checkpoints: "
             f"lmscaling reset --go-on --study {study.name} --status held, then snakemake"
         )
-    return [*ended, *held, *failed, *latest, *now.values()], advice
+    return [*ended, *held, *failed], advice
 
 
 def _of_ended(study: str, ended: list[Failure]) -> Iterator[str]:

@@ -76,7 +76,7 @@ CONTENTS = "contents.json"
 """File of the store with the SHA-256 of its exports, of what they came from and of the code."""
 
 SOURCES = (*(pattern for _, pattern, _ in RECORDS.values()), "study.json", "forecasts/*.json",
-           "runs/*.json", "runs/*/log.jsonl", "runs/*/log.jsonl.gz", "scratch/*/attempt-*.jsonl")  # fmt: skip
+           "runs/*.json", "runs/*/log.jsonl*", "scratch/*/attempt-*.jsonl")  # fmt: skip
 """Files of a study that a store is built from."""
 
 
