@@ -306,13 +306,13 @@ def test_many_text_files_are_several_shards_and_more_files_change_only_the_last(
 
 # The hub
 REPOSITORY = {"kind": "hub", "repository": "owner/texts", "revision": COMMIT,
-              "train": ["a-{0..1}.json.gz", "b.parquet"], "holdout": 1e-9}  # fmt: skip
+              "train": ["a-{0..1}.json.gz", "b.parquet", "c.jsonl.zst"], "holdout": 1e-9}  # fmt: skip
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     folder = tmp_path / "hub"
-    for name in ("a-0.json.gz", "a-1.json.gz", "b.parquet"):
+    for name in ("a-0.json.gz", "a-1.json.gz", "b.parquet", "c.jsonl.zst"):
         records(folder / "en" / name, [f"{name} {i}" for i in range(500)])
     with serving("owner/texts", folder / "en", monkeypatch) as server:
         yield server
@@ -322,7 +322,7 @@ def streamed(shard, out, **values):
     return tokenize(corpus(REPOSITORY | values), "train", shard, out / "train-00000.bin")
 
 
-@pytest.mark.parametrize("shard", [0, 2])
+@pytest.mark.parametrize("shard", [0, 2, 3])
 def test_a_shard_is_read_from_the_hub_with_the_login_of_the_user_and_as_from_a_mirror(
     hub, tmp_path, monkeypatch, shard
 ):
