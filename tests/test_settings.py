@@ -93,3 +93,8 @@ def test_settings_are_compared_as_attentions_are(values, tmp_path):
     gap = study.gap("linear.weight_decay0.3", "linear")
     assert gap.seeds.tolist() == [1]
     assert gap.gap.notna().all()
+
+
+def test_a_wrong_name_of_an_axis_is_named_before_a_value_that_stands_in_for_it(values):
+    with refused(UserError, "'contexts'", "nearest is 'context'"):
+        expanded(values, contexts=[16], context=[7])

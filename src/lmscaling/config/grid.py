@@ -122,9 +122,10 @@ def expand(values: dict[str, Any]) -> Grid:
     own, varied = settings.apart(values)
     study = checked(Study, own, UNKNOWN)
     with located(values):
-        cells, branches, skipped = _cells(study)
         usual = dump(study) if varied or study.ablate else {}
-        for setting in settings.combined(usual, varied) if usual else ():
+        several = [*settings.combined(usual, varied)] if usual else []
+        cells, branches, skipped = _cells(study)
+        for setting in several:
             variant = checked(Study, settings.laid_over(own, usual, setting), UNKNOWN)
             more, their_branches, left_out = _cells(variant)
             for made, found in ((cells, more), (branches, their_branches)):
