@@ -42,7 +42,8 @@ def masked(cell):
 
     def build(attention="softmax", position="learned", documents="masked"):
         layers = tuple(Layer(attention=name) for name in attention.split("."))
-        model = Model(n_layer=2, n_head=2, d_model=32, vocab_size=END + 1)
+        shift = position == "none"
+        model = Model(n_layer=2, n_head=2, d_model=32, vocab_size=END + 1, token_shift=shift)
         more = {"position": position, "documents": documents, "layers": layers[:-1] and layers}
         gpt = GPT(replace(cell, attention=attention, model=model, context=T, **more)).double()
         for layer in chain.from_iterable(gpt.each_attention().values()):

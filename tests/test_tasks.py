@@ -81,12 +81,6 @@ def test_a_mistake_in_a_task_is_named_with_its_place(study, change, place, value
         grid.expand(study)
 
 
-def test_a_token_shift_does_not_cross_masked_documents(study):
-    study["sizes"]["s"]["token_shift"] = True
-    with refused(UserError, "token_shift", "documents"):
-        grid.expand(study | {"documents": "masked"})
-
-
 @pytest.mark.parametrize(("change", "characters", "value"), [
     ({"validation": {"tokens": 19 * 31, "every_tokens": 114}}, 100, 570),
     ({"context": 38, "validation": {"tokens": 228, "every_tokens": 114}}, 1000, 38),

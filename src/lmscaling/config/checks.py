@@ -216,12 +216,6 @@ def of_cell(study: Study, cell: Cell) -> Iterator[Rule]:
     every, update, context = cell.validation.every_tokens, cell.update_tokens, cell.context
     of_context = ("axes", "context", study.axes.context.index(context))
     yield (
-        ("sizes", cell.size, "token_shift"),
-        not (cell.model.token_shift and cell.is_masked),
-        "reads the token before a document, which documents: masked forbids; write "
-        "token_shift: false or documents: mixed",
-    )
-    yield (
         "validation.every_tokens",
         every % update == 0,
         f"{every} is not a multiple of update_tokens {update}; nearest is "

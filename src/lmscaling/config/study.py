@@ -50,7 +50,8 @@ class Size:
     """Peak learning rate at ``lr_scale`` 1; or that of each attention by label, as in ``{softmax:
     6e-4, linear: 1e-3}``."""
     token_shift: Flag = False
-    """Whether each token's embedding also has a learned share of the token before it."""
+    """Whether each token's embedding also has a learned share of the token before it, of its own
+    document if documents are masked."""
     init_std: InitStd = 0.02
     """Standard deviation of the initial weights; GPT-2's is 0.02."""
 

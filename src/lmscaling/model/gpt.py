@@ -164,6 +164,8 @@ class GPT(nn.Module):
             before_BTD = F.pad(h_BTD, (0, 0, 1, 0))[:, :-1]
             if last_BD is not None:
                 before_BTD = torch.cat((last_BD.unsqueeze(1), before_BTD[:, 1:]), 1)
+            if documents is not None:
+                before_BTD = before_BTD * (documents.positions_BT > 0).unsqueeze(-1)
             h_BTD = h_BTD + self.shift * before_BTD
         if self.wpe is None:
             return h_BTD
