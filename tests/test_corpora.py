@@ -305,8 +305,9 @@ def test_many_text_files_are_several_shards_and_more_files_change_only_the_last(
 
 
 # The hub
+FILES = ["a-{0..1}.json.gz", "b.parquet", "c.jsonl.zst"]
 REPOSITORY = {"kind": "hub", "repository": "owner/texts", "revision": COMMIT,
-              "train": ["a-{0..1}.json.gz", "b.parquet", "c.jsonl.zst"], "holdout": 1e-9}  # fmt: skip
+              "train": FILES, "holdout": 1e-9}  # fmt: skip
 
 
 @pytest.fixture

@@ -77,6 +77,14 @@ def test_of_several_exceptions_that_match_all_axes_of_a_cell_the_last_counts(par
         assert {key: getattr(cell, key) for key in expected} == expected
 
 
+def test_an_exception_gives_cells_a_learning_rate_of_their_own(wide):
+    plain = cells(wide)
+    wide["exceptions"] = [{"attention": "linear", "context": 32, "lr": 0.5, "reason": "searched"}]
+    for before, after in zip(plain, cells(wide), strict=True):
+        own = (before.attention, before.context) == ("linear", 32)
+        assert after.lr == (0.5 * before.lr_scale if own else before.lr)
+
+
 @given(st.from_regex(r"[A-Za-z][A-Za-z0-9_.]{0,8}", fullmatch=True).filter(lambda x: x != "m"))
 def test_another_name_of_a_size_changes_the_names_of_its_cells_and_nothing_else(name):
     values = wide_study()

@@ -19,6 +19,7 @@ from lmscaling.types import (
     GPUs,
     Name,
     OneOrMore,
+    Rate,
     Scale,
     Seed,
     Share,
@@ -126,16 +127,20 @@ class Exempt(Where):
     """Tokens per optimizer update."""
     epochs: Epochs | None = None
     """Largest number of passes over the data."""
+    lr: Rate | None = None
+    """Peak learning rate at ``lr_scale`` 1, in place of that of the size."""
 
     @property
-    def overrides(self) -> dict[str, int]:
-        """The fields of the study that are replaced, with their new values."""
-        values = {name: getattr(self, name) for name in ("gpus", "update_tokens", "epochs")}
+    def overrides(self) -> dict[str, Any]:
+        """The values that are replaced, with their new ones."""
+        values = {name: getattr(self, name) for name in ("gpus", "update_tokens", "epochs", "lr")}
         return {name: value for name, value in values.items() if value is not None}
 
     def __post_init__(self) -> None:
         if not self.overrides:
-            raise ValueError("the exception changes nothing; give gpus, update_tokens or epochs")
+            raise ValueError(
+                "it changes nothing; give gpus, update_tokens, epochs or lr"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -205,16 +205,17 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
     named = {layer.attention for layer in own} or {point["attention"]}
     branches = study.branches
     common = {name: getattr(study, name) for name in AS_IN_STUDY}
+    common["lr"] = size.rate(point["attention"])
     for exempt in study.exceptions:
         if exempt.covers(point):
             common |= exempt.overrides
+    common["lr"] *= point["lr_scale"]
     made = Cell(
         **point,
         **common,
         layers=own,
         match=_matched(study, point["attention"]),
         base_width=study.base_width if study.width_rule else None,
-        lr=size.rate(point["attention"]) * point["lr_scale"],
         model=Model(vocab_size=corpus.encoding.n_vocab, **less(dump(size), "lr")),
         data=_data(corpus),
         block_tokens=corpus.source.blocks(study.protocol.get("all", 1), point["context"]),
