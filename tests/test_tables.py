@@ -1,11 +1,14 @@
 """Documents with tables of their own, and what a reader of a window can know of them."""
 
+from dataclasses import replace
 from math import log
 
 import numpy as np
 import pytest
+import torch
 
 from lmscaling.data.kinds.tables import END, FIRST, Tables
+from lmscaling.model.gpt import GPT
 
 A, B = FIRST, FIRST + 1
 
@@ -59,3 +62,16 @@ def test_texts_follow_from_the_row_and_the_split_and_tokens_of_another_kind_have
     assert len([*made.read("validation", 0).texts]) == 600
     assert made.known(4, np.array([END, A, B, A, B + 1])) == {}
     assert made.known(8, np.array([END, A, B])) == {}
+
+
+def test_a_marked_window_is_one_that_begins_with_the_end_of_text(cell):
+    window = np.array([B, A, A, B, END, A, B])
+    known = row(marked_windows=True).known(6, window)
+    assert known == row().known(6, np.append(END, window[1:]))
+    assert known["exact"] != row().known(6, window)["exact"]
+    source = {**cell.data.source, "marked_windows": True}
+    gpt, plain = GPT(replace(cell, data=replace(cell.data, source=source))), GPT(cell)
+    x_BT = torch.tensor(window[None])
+    marked_BT = x_BT.index_fill(1, torch.tensor([0]), END)
+    assert torch.equal(gpt(x_BT), plain(marked_BT))
+    assert not torch.equal(gpt(x_BT), plain(x_BT))

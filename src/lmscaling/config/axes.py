@@ -138,9 +138,7 @@ class Exempt(Where):
 
     def __post_init__(self) -> None:
         if not self.overrides:
-            raise ValueError(
-                "it changes nothing; give gpus, update_tokens, epochs or lr"
-            )
+            raise ValueError("it changes nothing; give gpus, update_tokens, epochs or lr")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -74,6 +74,7 @@ class GPT(nn.Module):
         shape = cell.model
         self.context, self.vocab_size = cell.context, shape.vocab_size
         self.masked = cell.is_masked
+        self.marks_windows = bool(cell.data.source.get("marked_windows"))
         padded = math.ceil(shape.vocab_size / PAD_VOCABULARY) * PAD_VOCABULARY
         torch.manual_seed(cell.seed)  # for parameters that a variant initializes itself
         rope = cell.position == "rope"
@@ -136,6 +137,9 @@ class GPT(nn.Module):
 
     def hidden(self, x_BT: Tensor) -> Tensor:
         """The input of the head, ``[B, T, D]``."""
+        if self.marks_windows:
+            x_BT = x_BT.clone()
+            x_BT[:, 0] = self.vocab_size - 1
         given = (attention.Documents(x_BT == self.vocab_size - 1),) if self.masked else ()
         h_BTD = self._embed(x_BT, 0, documents=given[0] if given else None)
         for block in self.blocks:

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling.data.dataset import Dataset, Documents
 from lmscaling.data.sequences import random_state
-from lmscaling.types import STRICT, Number, Positive, Split
+from lmscaling.types import STRICT, Flag, Number, Positive, Split
 
 AT_ONCE = 512
 """Documents that are made at once, with 4 MB of counts."""
@@ -40,6 +40,9 @@ class Tables(Dataset):
     """Training documents."""
     validation_documents: Positive = 512
     """Validation documents."""
+    marked_windows: Flag = False
+    """Whether models read an end-of-text in place of the first token of each window. A window then
+    begins a document, as what is left of one has the length and the table of a whole one."""
 
     def files(self, split: Split) -> list[str]:
         return [self.kind]
@@ -77,11 +80,13 @@ class Tables(Dataset):
     def known(self, context: int, tokens: np.ndarray) -> dict[str, float]:
         """Of a reader that knows how texts are made and forgets its counts at an end-of-text
         (``exact``), of one that cannot forget them, and of one that does not count."""
-        x_WT = tokens[: (len(tokens) - 1) // context * context].reshape(-1, context)
+        x_WT = tokens[: (len(tokens) - 1) // context * context].reshape(-1, context).copy()
         targets_WT = tokens[1 : x_WT.size + 1].reshape(-1, context)
         is_known = (tokens == END) | (tokens >= FIRST) & (tokens < FIRST + self.symbols)
         if not x_WT.size or not is_known.all():  # of another tokenizer
             return {}
+        if self.marked_windows:
+            x_WT[:, 0] = END
         readers = {"exact": "forgets", "cannot forget": "keeps", "does not count": ""}
         return {name: self._loss(x_WT, targets_WT, how) for name, how in readers.items()}
 
