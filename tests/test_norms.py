@@ -80,6 +80,13 @@ def test_without_a_smaller_batch_there_is_no_norm_of_one(long, tokens, tmp_path)
     assert all(len(r["layer_grad_norms"]) == 3 for r in rows)
 
 
+def test_an_attention_that_says_its_smallest_divisor_has_it_in_the_log(long, tokens, tmp_path):
+    for name, says in (("linear_parts", True), ("linear", False)):
+        path = trained(tmp_path / name, replace(long, attention=name), tokens, micro_batch=4)[1]
+        found = [row["smallest_divisor"] for row in rows_of(path, "gradients")]
+        assert [divisor is not None and divisor > 0 for divisor in found] == [says] * 2
+
+
 def test_measuring_changes_no_weight_and_no_loss(long, tokens, tmp_path, monkeypatch):
     def everything(name):
         _, path = trained(tmp_path / name, long, tokens, micro_batch=1)

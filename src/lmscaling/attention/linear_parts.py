@@ -48,6 +48,8 @@ class Attention(Decaying):
     """
 
     WIDEST_ON_GPU = op.WIDEST - 1
+    smallest_divisor: Tensor | None = None
+    """The smallest sum of weights of the last forward pass, which the log keeps."""
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class Attention(Decaying):
                 initial = None if state is None else state.kv_BHKV
                 o_BTHV, kv_BHKV = self._attend(*tokens, initial, **options)
             if self.has_sum:
+                self.smallest_divisor = o_BTHV[..., -1].detach().amin()
                 o_BTHV = o_BTHV[..., :-1] / o_BTHV[..., -1:]
             else:
                 o_BTHV = F.rms_norm(o_BTHV, (self.width,), eps=EPSILON)

@@ -151,6 +151,20 @@ class Validation:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class Initial:
+    """Finished runs whose final weights the models of a study begin with, as for a longer context
+    or another text. Of the runs with this context, each cell takes that of its attention and size.
+    """
+
+    study: Name
+    """The name of their study, in the same folder of results."""
+    context: Context
+    """Their context, tokens."""
+    seed: Seed | None = None
+    """Their seed; null for that of the cell."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Cell:
     """One point of the grid, with every number that the result of its run depends on."""
 
@@ -182,6 +196,8 @@ class Cell:
     """See ``Study.width_rule``."""
     base_width: Width | None = None
     """See ``Study.base_width``; None without a rule."""
+    initial: Initial | None = None
+    """See ``Study.initial``."""
     documents: Documents = "mixed"
     """See ``Study.documents``. A document begins with the last token of the vocabulary, or with its
     sequence."""
@@ -216,9 +232,10 @@ class Cell:
 
     @model_serializer(mode="wrap")
     def _dumped(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a block that is GPT-2's, a rule of widths or a budget that there is not, and
-        AdamW: files of cells with them stay as they are."""
-        absent = [x for x in ("width_rule", "base_width", "rung") if getattr(self, x) is None]
+        """Without a block that is GPT-2's, AdamW, and what there is not: files of cells with them
+        stay as they are."""
+        optional = "width_rule", "base_width", "rung", "initial"
+        absent = [name for name in optional if getattr(self, name) is None]
         absent += ["block"] if self.block == Parts() else []
         values = less(dumped(self), *absent)
         if "optimizer" in values and self.optimizer.kind == "adamw":

@@ -216,6 +216,12 @@ def of_cell(study: Study, cell: Cell) -> Iterator[Rule]:
     every, update, context = cell.validation.every_tokens, cell.update_tokens, cell.context
     of_context = ("axes", "context", study.axes.context.index(context))
     yield (
+        "initial",
+        cell.position != "learned" or not cell.initial or cell.initial.context == context,
+        f"has weights of another context than {context}, and learned positions end with theirs; "
+        "write position: rope or none, in both studies",
+    )
+    yield (
         "validation.every_tokens",
         every % update == 0,
         f"{every} is not a multiple of update_tokens {update}; nearest is "

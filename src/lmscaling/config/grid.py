@@ -26,7 +26,7 @@ IMAGES = "images"
 
 AS_IN_STUDY = (
     "gpus", "update_tokens", "epochs", "clock", "position", "documents", "block", "width_rule",
-    "optimizer", "schedule", "budget", "validation",
+    "initial", "optimizer", "schedule", "budget", "validation",
 )  # fmt: skip
 """Fields that a cell has from its study; exceptions can replace the first three."""
 

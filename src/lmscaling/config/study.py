@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
 from lmscaling.config.budget import Budget, Counts
-from lmscaling.config.cell import Optimizer, Parts, Validation
+from lmscaling.config.cell import Initial, Optimizer, Parts, Validation
 from lmscaling.config.devices import Device
 from lmscaling.config.schedule import CONSTANT, AnySchedule
 from lmscaling.config.speed import Speed
@@ -145,6 +145,8 @@ class Study:
     changes nothing with the width."""
     base_width: Width | None = None
     """``d_model`` that ``width_rule`` counts from; not used without a rule."""
+    initial: Initial | None = None
+    """Finished runs whose weights models begin with; null draws them from the seed."""
     documents: Documents = "mixed"
     """With ``masked``, attention does not cross documents and positions restart in each. With
     ``mixed``, a token sees all earlier tokens of its sequence, also those of other documents."""

@@ -12,7 +12,7 @@ import zlib
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO, cast
 
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
@@ -93,9 +93,9 @@ def log_digest(log: Path) -> str:
 @lru_cache(maxsize=4096)
 def _digest(log: Path, changed: int, size: int) -> str:
     with opened(log) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 
-def opened(log: Path) -> IO[bytes]:
+def opened(log: Path) -> BinaryIO:
     """A log, compressed or not, as bytes of its lines."""
-    return gzip.open(log) if log.suffix == ".gz" else log.open("rb")
+    return cast(BinaryIO, gzip.open(log)) if log.suffix == ".gz" else log.open("rb")

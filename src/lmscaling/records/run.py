@@ -130,6 +130,9 @@ class Gradients:
     last, and of the final norm. Null if not finite."""
     layer_weight_norms: list[float | None]
     """Norms of the weights before the update, of the same layers."""
+    smallest_divisor: float | None = None
+    """Smallest sum of weights that an output of the last micro-batch of the first device is divided
+    by, of attentions that say it; null if none does, or not finite."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from lmscaling.records import ledger
 from lmscaling.records.run import HELD, STATUSES, Header, Run, finite
 from lmscaling.runtime import environment, faults, lock
 from lmscaling.runtime.rank import REQUESTS, number
-from lmscaling.train import branch, checkpoint, outcome
+from lmscaling.train import branch, checkpoint, initial, outcome
 from lmscaling.train.budget import Budget
 from lmscaling.train.checkpoint import Checkpoints, SafetensorsIO
 from lmscaling.train.data import Text
@@ -135,6 +135,8 @@ class Attempt:
                 return
             self.module.rates = branch.decay(cell, trunk.progress)
             start = start or trunk
+        if cell.initial and not start:
+            initial.load(self.module.model, cell, self.record)
         if start:
             self.io.opened = start
             self.path, self.first = start.path, start.progress.update

@@ -9,6 +9,7 @@ counts as productive time.
 # Hooks of callbacks that know which module they belong to.
 # pyright: reportIncompatibleMethodOverride=false
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -69,6 +70,10 @@ class Norms(Callback):
         """Measure the gradient of each layer, before it is clipped."""
         if self._measures:
             self._row["layer_grad_norms"] = _norms(pl_module.model, of_gradients=True)
+            layers = chain.from_iterable(pl_module.model.each_attention().values())
+            divisors = [getattr(layer, "smallest_divisor", None) for layer in layers]
+            found = [divisor for divisor in divisors if divisor is not None]
+            self._row["smallest_divisor"] = torch.stack(found).amin() if found else None
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Training, *_: Any) -> None:
         """Write the norms."""

@@ -22,6 +22,7 @@ from lmscaling.model import sizing
 from lmscaling.records import finished, ledger, schema
 from lmscaling.records.run import CONCLUSIVE, End, Run, line
 from lmscaling.runtime import commit, environment, planned
+from lmscaling.train import initial
 from lmscaling.types import dump
 
 if TYPE_CHECKING:  # Lightning is loaded later, see run.py
@@ -55,7 +56,7 @@ def description(
         "flops_per_token": flops() if lengths is None else flops(lengths),
         "state_bytes": module.model.state_bytes(cell.gpus),
         **shards.origin(validation.folder, validation.shards)._asdict(),
-        "remarks": "; ".join(sizing.remarks(cell)),
+        "remarks": "; ".join([*sizing.remarks(cell), *initial.remark(cell, scratch)]),
         "code": code.keep(files, kept, packages),
         "code_differs": commit.differ(files),
         "program": code.keep(registry.program_sources(cell.variants), kept),
