@@ -25,6 +25,7 @@ from lmscaling.attention._recurrent import EPSILON, Decaying, Recurrent, State
 from lmscaling.errors import UserError
 from lmscaling.kernels import at_least_float32
 from lmscaling.kernels.chunked_triton import op
+from lmscaling.kernels.feature_maps import find
 from lmscaling.kernels.rotary import Rotate, unrotated
 
 NORMS, GATES = ("sum", "rms"), ("none", "scalar", "decay")
@@ -47,6 +48,7 @@ class Attention(Decaying):
         UserError: There is no such norm or gate, or the half-life is not positive.
     """
 
+    FEATURE_MAP = "softplus"
     WIDEST_ON_GPU = op.WIDEST - 1
     smallest_divisor: Tensor | None = None
     """The smallest sum of weights of the last forward pass, which the log keeps."""
@@ -93,7 +95,8 @@ class Attention(Decaying):
         with torch.autocast(x_BTD.device.type, enabled=False):
             q, k, v_BTHV = (at_least_float32(x) for x in (q, k, v))
             ones = F.pad(v_BTHV, (0, 1), value=1.0) if self.has_sum else v_BTHV
-            tokens = F.softplus(q), F.softplus(k), ones, log_decay
+            phi, epsilon = find(self.FEATURE_MAP)
+            tokens = phi(q), phi(k), ones, log_decay
             if state is not None and x_BTD.shape[1] == 1:
                 o_BTHV, kv_BHKV = self._step(tokens, state.kv_BHKV)
             else:
@@ -103,7 +106,7 @@ class Attention(Decaying):
                 o_BTHV, kv_BHKV = self._attend(*tokens, initial, **options)
             if self.has_sum:
                 self.smallest_divisor = o_BTHV[..., -1].detach().amin()
-                o_BTHV = o_BTHV[..., :-1] / o_BTHV[..., -1:]
+                o_BTHV = o_BTHV[..., :-1] / (o_BTHV[..., -1:] + epsilon)
             else:
                 o_BTHV = F.rms_norm(o_BTHV, (self.width,), eps=EPSILON)
         length = (0 if state is None else state.length) + x_BTD.shape[1]
