@@ -97,6 +97,13 @@ def test_what_sequences_cannot_give_is_refused(study, tmp_path, change, characte
         new_study.plan(study, folder=str(tmp_path))
 
 
+def test_tasks_begin_with_drawn_weights(study):
+    made = grid.expand(study | {"position": "rope", "initial": {"study": "mine", "context": 64}})
+    assert all(cell.initial for cell in made.cells.values())
+    assert made.tasks
+    assert not any(cell.initial for cell in made.tasks.values())
+
+
 def test_a_token_shift_adds_a_share_of_the_embedding_before(study):
     cell = task_cell(study)
     model, plain = GPT(cell), GPT(replace(cell, model=replace(cell.model, token_shift=False)))

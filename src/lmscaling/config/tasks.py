@@ -82,6 +82,7 @@ class Task:
             **off,
             exceptions=[],
             documents="mixed",
+            initial=None,
             match=None,
             tasks={},
         )
