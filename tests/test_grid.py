@@ -156,7 +156,8 @@ def test_text_to_evaluate_on_has_no_training_shards(wide):
 
 SHAPES = [
     ({"update_tokens": 48}, "128", "144"),  # every_tokens 128
-    ({"validation": {"tokens": 120, "every_tokens": 128}}, "120", "nearest is 15"),
+    ({"validation": {"tokens": 120, "every_tokens": 128}},
+     "validation.tokens", "120", "nearest is 128"),
     ({"gpus": 3, "update_tokens": 128}, "3 gpus", "gpus: 2", "update_tokens: 384"),
     ({"gpus": 1, "clock": "processor"}, "clock: wall", "gpus: 0"),
     ({"gpus": 9, "update_tokens": 144, "validation": {"tokens": 16, "every_tokens": 144}},

@@ -227,10 +227,15 @@ def of_cell(study: Study, cell: Cell) -> Iterator[Rule]:
         f"{every} is not a multiple of update_tokens {update}; nearest is "
         f"{_multiple(every, update)}",
     )
-    for place, tokens in (("update_tokens", update), ("validation.tokens", cell.validation.tokens)):
-        nearest = min(_divisors(tokens), key=lambda d: abs(d - context))
-        problem = f"{context} does not divide {place} {tokens}; nearest is {nearest}"
-        yield of_context, tokens % context == 0, problem
+    nearest = min(_divisors(update), key=lambda d: abs(d - context))
+    problem = f"{context} does not divide update_tokens {update}; nearest is {nearest}"
+    yield of_context, update % context == 0, problem
+    tokens = cell.validation.tokens
+    yield (
+        "validation.tokens",
+        tokens % context == 0,
+        f"{tokens} is not a multiple of context {context}; nearest is {_multiple(tokens, context)}",
+    )
     block = cell.block_tokens or 0
     yield (
         of_context,
