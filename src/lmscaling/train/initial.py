@@ -54,7 +54,8 @@ def _run(cell: Cell, results: Path) -> Path:
     seed = cell.seed if wanted.seed is None else wanted.seed
     point = {"attention": cell.attention, "size": cell.size, "context": wanted.context,
              "seed": seed, "branch": None, "task": None}  # fmt: skip
-    records = map(finished.look, sorted((results / wanted.study).glob("runs/*/run.json")))
+    name = f"{cell.attention}-{cell.size}-ctx{wanted.context}-s{seed}"  # others need no look
+    records = map(finished.look, sorted((results / wanted.study).glob(f"runs/{name}-*/run.json")))
     found = [
         record["run"]
         for record in records
