@@ -57,7 +57,8 @@ def ranged(value: float, low: float, high: float, digits: int = 2) -> str:
     """A number with its interval; ``n/a`` without an end."""
     if not math.isfinite(value):
         return "n/a"
-    ends = "" if math.isnan(low) else f" ({low:.{digits}f} to {high:.{digits}f})"
+    is_known = math.isfinite(low) and math.isfinite(high)
+    ends = f" ({low:.{digits}f} to {high:.{digits}f})" if is_known else ""
     return f"{value:.{digits}f}{ends}"
 
 
@@ -67,7 +68,7 @@ def cost(study: Study) -> str:
     sizes = [*dict.fromkeys(rows["size"])]
     lines = [["attention", *sizes, f"at {LARGE}"]]
     for name in OTHERS:
-        own = rows[rows.attention == name].set_index("size")
+        own = rows[rows.attention == name].set_index("size").reindex(sizes)
         cells = [
             ranged(*own.loc[s, ["flops", "flops_low", "flops_high"]].astype(float)) for s in sizes
         ]
