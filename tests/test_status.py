@@ -110,20 +110,22 @@ def test_a_reason_that_many_runs_share_is_said_once_with_the_first_names(study):
     assert advice.startswith("6 failed; ")
 
 
-def test_the_last_words_are_few_and_say_what_slurm_asks_for(study, capsys, monkeypatch):
+def test_the_last_words_are_few_and_say_what_slurm_asks_for(tmp_path, values, capsys):
+    values["axes"]["seed"] = [*range(8)]
+    study = tmp_path / "many"
+    lay_out(study, values)
     grid = study_file.read_record(study / "study.json").grid
     limit = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED DUE TO TIME LIMIT ***"
-    reasons = [*(f"error: {letter * 9}" for letter in "abcde"), limit]
+    reasons = [*(f"error: {letter * 9}" for letter in "abcdefghijklmno"), limit]
     for run, reason in zip(grid.cells, reasons, strict=True):
         live(study, run, log(header(run), update(2)))
         told(study / "logs" / "train" / f"{run}.log", reason)
-    monkeypatch.setattr(failures, "SHOWN", 4)
     failures.last_words(study, grid)
     _, *shown, more, remedy, last = capsys.readouterr().err.splitlines()
-    assert (len(shown), more.split()[0], last.split()[0]) == (4, "2", "6")
+    assert (len(shown), more.split()[0], last.split()[0]) == (12, "4", "16")
     assert "TIME LIMIT" in "".join(shown)
     assert "--set-resources" in remedy
-    for line in (*shown, more, remedy, last):
+    for line in (shown[-1], more, remedy, last):
         sentence("last words", line)
 
 
