@@ -127,6 +127,9 @@ def test_the_last_words_are_few_and_say_what_slurm_asks_for(tmp_path, values, ca
     assert "--set-resources" in remedy
     for line in (shown[-1], more, remedy, last):
         sentence("last words", line)
+    told(study / "runs" / next(iter(grid.cells)) / "run.json", "{")  # a record that cannot be read
+    failures.last_words(study, grid)
+    assert "1 with a damaged record" in capsys.readouterr().err
 
 
 def failed(study, run, *faults):

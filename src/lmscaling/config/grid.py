@@ -28,7 +28,7 @@ AS_IN_STUDY = (
     "gpus", "update_tokens", "epochs", "clock", "position", "documents", "block", "width_rule",
     "initial", "optimizer", "schedule", "budget", "validation",
 )  # fmt: skip
-"""Fields that a cell has from its study; exceptions can replace the first three."""
+"""Fields that a cell has from its study; exceptions can replace the first three, and ``lr``."""
 
 
 @dataclass(frozen=True)

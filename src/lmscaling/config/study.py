@@ -128,7 +128,8 @@ class Study:
     skip: list[Skip]
     """Combinations that are left out, with the reason."""
     exceptions: list[Exempt] = field(default_factory=list)
-    """Cells with other ``gpus``, ``update_tokens`` or ``epochs`` than the rest, with the reason."""
+    """Cells with other ``gpus``, ``update_tokens``, ``epochs`` or ``lr`` than the rest, with the
+    reason."""
     baseline: Name = "softmax"
     """Label of the attention that the others are compared with; without it on the axis, the first
     one there."""

@@ -43,7 +43,10 @@ def listed(study: Path) -> str:
 
 def last_words(study: Path, grid: Grid) -> None:
     """Print which runs of a grid have failed at the end of a workflow, in a few lines."""
-    failures, advice = _of_runs(study, grid)
+    try:
+        failures, advice = _of_runs(study, grid)
+    except OSError as error:  # files of another user; the workflow has ended all the same
+        failures, advice = [], [f"the runs cannot be read: {error}"]
     lines = job_logs.grouped(failures)
     firsts = [i for i, line in enumerate(lines) if not line.startswith(" ")]
     if len(firsts) > SHOWN:
