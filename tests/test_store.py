@@ -254,7 +254,7 @@ def test_logs_may_be_compressed_with_gzip_and_one_that_was_cut_is_named(study, r
         study, "SELECT run, update FROM updates JOIN runs USING (run) WHERE status = 'done'"
     )
     assert found == [(runs[0], 1), (runs[0], 2)]
-    assert f"{runs[1]}/log.jsonl.gz is not the log" in capsys.readouterr().err
+    assert f"{runs[1]}/log.jsonl.gz" in capsys.readouterr().err
 
 
 def test_the_record_of_a_run_that_was_copied_into_the_folder_of_another_is_no_second_run(
