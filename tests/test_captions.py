@@ -36,18 +36,18 @@ def queried(folder, of_tables=True):
 
 @pytest.fixture(scope="module")
 def stores(published_study, tmp_path_factory):
-    """Rows of the published numbers alone, of a tiny study, and of the study on CPU cores."""
+    """Rows of the published numbers alone, of a tiny study, and of the law study."""
     tiny = write_study(tmp_path_factory.mktemp("tiny"), copy.deepcopy(STUDY))
     fill(tiny, cells_of(tiny)[:8])
     clean = shutil.ignore_patterns("store", "figures")
-    measured, cpu = ROOT / "results" / "measured" / "cpu-python", tmp_path_factory.mktemp("cpu")
-    shutil.copytree(measured, cpu, ignore=clean, dirs_exist_ok=True)
-    for folder in (tiny, cpu):
+    measured, law = ROOT / "results" / "measured" / "law", tmp_path_factory.mktemp("law")
+    shutil.copytree(measured, law, ignore=clean, dirs_exist_ok=True)
+    for folder in (tiny, law):
         store.build(folder)
     return {
         "published": queried(published_study),
         "tiny": queried(tiny),
-        "cpu": queried(cpu, of_tables=False),
+        "law": queried(law, of_tables=False),
     }
 
 
@@ -101,7 +101,7 @@ def test_numbers_of_captions_are_those_of_the_code(stores):
     words = {"two": 2, "three": 3, "four": 4, "five": 5}
     views = (ROOT / "src/lmscaling/store/losses.sql").read_text()
     assert "floor(60 * ln(" in views
-    for of in ("tiny", "cpu"):
+    for of in ("tiny", "law"):
         assert stores[of][0]["context_curves"].groupby("run").size().max() <= 60
     assert forecast_scores.LEVELS == (0.8, LEVEL)
     assert LEVEL == 0.95
@@ -153,5 +153,5 @@ def test_columns_have_the_values_that_their_comments_say(stores, of):
 def test_the_gallery_says_what_a_figure_needs_where_neither_source_has_numbers(stores):
     pytest.importorskip("sphinx", reason="needs Sphinx: make docs installs it")
     pages = script("docs", "extension", "pages.py")
-    full = {name for of in ("published", "cpu") for name in NAMES if len(stores[of][0][name])}
+    full = {name for of in ("published", "law") for name in NAMES if len(stores[of][0][name])}
     assert {*pages.NEEDS} == {*NAMES} - full

@@ -140,10 +140,8 @@ def test_verify_says_that_a_study_and_its_text_are_whole_or_names_what_is_not(ke
 
 
 def test_what_has_changed_or_lies_in_the_folder_of_another_run_is_no_number(kept, runs):
-    """Records of before 27 November 2026 have no digest of their log, but its last loss."""
-    old, moved, fine = runs
-    seal(kept, old, log_sha256=None)
-    digit(kept / LOG.format(old))
+    changed, moved, fine = runs
+    digit(kept / LOG.format(changed))
     for kind in ("runs", "evaluations"):
         shutil.copytree(kept / kind / fine, kept / kind / moved, dirs_exist_ok=True)
     problems = list(whole.problems(kept))
@@ -152,9 +150,9 @@ def test_what_has_changed_or_lies_in_the_folder_of_another_run_is_no_number(kept
     for name in ("validations", "final", "evaluations"):
         assert {run for (run,) in exported(kept, query.format(name))} == {fine}, name
     found = dict(exported(kept, "SELECT run, status FROM status WHERE skipped IS NULL"))
-    assert found == {fine: "done"} | dict.fromkeys((old, moved), "damaged")
+    assert found == {fine: "done"} | dict.fromkeys((changed, moved), "damaged")
     lines = table.progress(kept).splitlines()
-    for run in (old, moved):
+    for run in (changed, moved):
         assert any(run in problem for problem in problems)
         assert any(x.split()[:2] == [run.rpartition("-")[0], "damaged"] for x in lines)
 

@@ -1,9 +1,9 @@
 """Parts of pages that follow from the code: the gallery, the claims and the keys of the study file.
 
-``{gallery}`` draws all figures from the published numbers and from the study on CPU cores, with
+``{gallery}`` draws all figures from the published numbers and from the law study, with
 their captions, and says of the others what they need. ``{claims}`` lists the claims of the
 literature. ``{study-keys}`` lists the keys of the study file from its schema. The report of the
-study on CPU cores is copied beside the pages as ``example_report.html``.
+law study is copied beside the pages as ``example_report.html``.
 """
 
 import json
@@ -26,7 +26,7 @@ BUILT = "_build"
 """Folder below ``docs/`` of the studies that are drawn, each with its store and figures."""
 SOURCES = {
     "published": "From the published numbers.",
-    "cpu-python": "From the [study on CPU cores](cpu_study.md).",
+    "law": "From the [law study](law_study.md).",
 }
 """What figures are drawn from, and how the gallery says so."""
 
@@ -54,7 +54,7 @@ class Gallery(_Lines):
             figure: [name for name, figures_of in filled.items() if figure in figures_of]
             for figure in registry.figures()
         }
-        yield 'An <a href="example_report.html">example of a report</a>: the study on CPU cores.\n'
+        yield 'An <a href="example_report.html">example of a report</a>: the law study.\n'
         for figure, names in sorted(pictures.items(), key=lambda item: not item[1]):
             title, text = figures.caption(figure).title, figures.caption(figure).text
             yield f"\n## {figure}\n\n**{title}.** {_escaped(text)}\n"
@@ -113,7 +113,10 @@ NEEDS = {
     "learning_rates": "Give `axes.lr_scale` several values.",
     "dq_error": "`python benchmarks/gradient_error.py` measures it in the layers of a run.",
     "critical_batch": "Runs of this package log the norms of gradients.",
-    "loss_over_compute": "Train three sizes or more, with `branches:`, as `config/law.yaml` does.",
+    "loss_by_position": "Set `evaluate:` in the study.",
+    "recall_pairs": "Give `tasks:` a row on a dataset of kind `recall`.",
+    "recall_state": "Give `tasks:` a row on a dataset of kind `recall`.",
+    "task_curves": "Give the study `tasks:`.",
     "epochs": "Set `epochs:` and train on a small text, as `config/small_corpus.yaml` does.",
 }
 """What a study has to say for a figure that the published numbers cannot fill."""
@@ -195,7 +198,7 @@ def _draw_all(app: Sphinx) -> None:
 
 def _copy_report(app: Sphinx, error: Exception | None) -> None:
     if error is None and app.builder.format == "html":
-        made = drawn("cpu-python", Path(app.srcdir)) / "report.html"
+        made = drawn("law", Path(app.srcdir)) / "report.html"
         shutil.copy(made, Path(app.outdir, "example_report.html"))
 
 

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from lmscaling import registry
 from lmscaling.config import yaml_file
 from lmscaling.config.grid import Grid, expand
 from lmscaling.config.places import KeyPath, Place, Values
 from lmscaling.errors import UserError, choose, shown
 from lmscaling.files import read_json, update_text, write_json
-from lmscaling.types import less
 
 SECTIONS = ("calibrate", "branches", "evaluate", "speed", "tasks")
 """Sections that null and ``{}`` both switch off."""
@@ -97,21 +95,7 @@ def read_record(path: Path) -> Record:
     values = read_json(path, "study record")
     if not isinstance(values, dict) or not {"command", "study"} <= values.keys():
         raise UserError(f"study record {path} is incomplete; delete it and run snakemake again")
-    return Record(values["command"], expand(_of_record(values["study"])))
-
-
-def _of_record(study: dict[str, Any]) -> dict[str, Any]:
-    """The study of a record: texts of kinds that are gone are ``former``, unused ones left out."""
-    named = [study.get("dataset"), *((study.get("evaluate") or {}).get("datasets") or [])]
-    named += [task.get("dataset") for task in (study.get("tasks") or {}).values()]
-    rows, known = dict(study.get("datasets") or {}), registry.sources("data/kinds")
-    for name, row in list(rows.items()):
-        if name not in named:
-            del rows[name]
-        elif row["kind"] not in known:
-            kept = {key: row[key] for key in ("shuffle", "block_tokens") if key in row}
-            rows[name] = {"kind": "former", "row": less(row, *kept), **kept}
-    return {**study, "datasets": rows} if rows else study
+    return Record(values["command"], expand(values["study"]))
 
 
 def read_study(

@@ -7,7 +7,6 @@ does a run whose log is not the one that its record states.
 
 import gzip
 import hashlib
-import json
 import sys
 import zlib
 from contextlib import suppress
@@ -49,8 +48,8 @@ def look(path: Path) -> dict[str, Any]:
         if values["run"] != path.parent.name:
             found = f"run record {path} is of run {values['run']}"
             raise UserError(f"{found}; move it into the folder of that run")
-        log = log_of(path)
-        if not _is_log_of(values, log):
+        log, stated = log_of(path), values.get("log_sha256")
+        if stated and log_digest(log) != stated:
             raise UserError(
                 f"{log} is not the log that its record {path.name} states; copy it again, or type "
                 f"lmscaling reset {path.parent.name}"
@@ -95,23 +94,6 @@ def log_digest(log: Path) -> str:
 def _digest(log: Path, changed: int, size: int) -> str:
     with opened(log) as file:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
-
-
-def _is_log_of(values: dict[str, Any], log: Path) -> bool:
-    """Whether a log is the one of a record. Records of before 27 November 2026 state only the loss
-    of its last validation."""
-    if stated := values.get("log_sha256"):
-        return log_digest(log) == stated
-    loss = values.get("last_val_loss")
-    if loss is None:
-        return True
-    try:
-        with opened(log) as file:
-            data = file.read()
-        start = data.rfind(b'{"record": "validation"')
-        return json.loads(data[start:].partition(b"\n")[0])["val_loss"] == loss
-    except (OSError, EOFError, zlib.error, ValueError, KeyError):
-        return False
 
 
 def opened(log: Path) -> BinaryIO:

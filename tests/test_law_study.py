@@ -1,0 +1,44 @@
+"""The law study: its records are kept in git, and what is published follows from them."""
+
+import re
+import shutil
+
+import law_answers
+import pytest
+from conftest import ROOT
+
+from lmscaling import Study
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """The study of the repository, without the store and the figures that others may have made."""
+    place = tmp_path_factory.mktemp("kept") / "law"
+    clean = shutil.ignore_patterns("store", "figures")
+    return Study(shutil.copytree(law_answers.FOLDER, place, ignore=clean))
+
+
+def test_the_answers_are_those_of_the_records(kept):
+    assert law_answers.page(kept) + "\n" == law_answers.PAGE.read_text()
+
+
+def test_the_readme_and_the_page_say_what_the_records_say(kept):
+    pages = (ROOT / "README.md", ROOT / "docs" / "law_study.md")
+    readme, page = (" ".join(path.read_text().split()) for path in pages)
+    ends = kept.query(law_answers.ENDS)
+    whole = ends[ends.share == 1.0].groupby(["attention", "size"]).loss.mean()
+    rows = kept.query(law_answers.MULTIPLIERS).set_index(["attention", "size"])
+    for text in (readme, page):
+        for name in law_answers.OTHERS:
+            one = rows.loc[(name, law_answers.LARGE)]
+            said = f"{name} {one.flops:.2f} ({one.flops_low:.2f} to {one.flops_high:.2f})"
+            assert said in text
+        losses = ", ".join(
+            f"{name} {whole[name, law_answers.LARGE]:.2f}"
+            for name in ("softmax", *law_answers.OTHERS)
+        )
+        assert losses in text
+    floors = kept.query(law_answers.FLOORS).set_index("name").loss
+    assert f"{floors['5-gram']:.2f} nats" in readme
+    n = len(kept.query("SELECT DISTINCT attention, size, seed FROM endpoints WHERE share = 1"))
+    assert re.search(rf"\b{n} runs\b", page)
