@@ -1,0 +1,292 @@
+"""Answers to questions.md, by the rules given there.
+
+    python results/measured/forgetting/forgetting_answers.py         # of the studies in results/
+    python results/measured/forgetting/forgetting_answers.py --seal  # H6, before 2,048 and 4,096
+
+Each hypothesis is a list of conditions on means over seeds. Its p-value is the largest of theirs,
+and those of all hypotheses are corrected by Holm's method. It is refuted if a condition is violated
+significantly, its p-value times the number of conditions being below 5 %.
+"""
+
+import argparse
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from pandas import DataFrame
+from scipy.stats import t
+
+from lmscaling import Study
+from lmscaling.fits import seeds
+from lmscaling.fits.noise import holm
+
+ROOT = Path(__file__).parents[3]
+SEAL = Path(__file__).with_name("sealed.json")
+PAIRED, GATES = (Path(__file__).with_name(f"{name}.jsonl") for name in ("paired", "gates"))
+LEVEL = 0.05
+READER = "a reader that cannot forget, plus k"
+FORMS = {
+    "linear_parts": "sum",
+    "linear_parts.normrms": "rms",
+    "linear_parts.gatescalar": "gate",
+    "linear_parts.gatedecay.half_life64": "decay 64",
+    "linear_parts.gatedecay.half_life256": "decay 256",
+    "softmax": "softmax",
+    "local.window32": "window 32",
+    "local.window128": "window 128",
+}
+LAST = """
+    SELECT attention, context, seed, val_loss AS loss FROM last_validation WHERE status = 'done'
+"""
+ALONG = """
+    SELECT attention, context, seed, "update" AS step, flops, val_loss AS loss FROM validation
+    WHERE status = 'done' ORDER BY run, step
+"""
+FLOORS = "SELECT name, context, loss FROM floors WHERE context IS NOT NULL"
+
+By = Mapping[int, float]
+"""A number for each seed."""
+
+
+class Condition(NamedTuple):
+    """That the mean of a sample is above a bound."""
+
+    words: str
+    sample: Sequence[float]
+    bound: float
+
+    @property
+    def statistic(self) -> float:
+        error = np.std(self.sample, ddof=1) / math.sqrt(len(self.sample))
+        return float((np.mean(self.sample) - self.bound) / error)
+
+    @property
+    def p(self) -> float:
+        return float(t.sf(self.statistic, len(self.sample) - 1))
+
+    @property
+    def contrary(self) -> float:
+        """The p-value that the mean is below the bound."""
+        return float(t.cdf(self.statistic, len(self.sample) - 1))
+
+
+def above(words: str, sample: Sequence[float], bound: float) -> list[Condition]:
+    return [Condition(f"{words} > {bound:g}", sample, bound)]
+
+
+def below(words: str, sample: Sequence[float], bound: float) -> list[Condition]:
+    return [Condition(f"{words} < {bound:g}", [-x for x in sample], -bound)]
+
+
+def within(words: str, sample: Sequence[float], low: float, high: float) -> list[Condition]:
+    return above(words, sample, low) + below(words, sample, high)
+
+
+class Losses(NamedTuple):
+    """Validation losses by form, context and seed, and what readers reach."""
+
+    last: dict[tuple[str, int], dict[int, float]]
+    floors: dict[tuple[str, int], float]
+
+    def excess(self, form: str, context: int) -> dict[int, float]:
+        exact = self.floors["exact", context]
+        return {seed: loss - exact for seed, loss in self.last[form, context].items()}
+
+    def mean(self, form: str, context: int) -> float:
+        return float(np.mean([*self.excess(form, context).values()]))
+
+
+def read(study: str, prefix: str = "") -> Losses:
+    found = Study(ROOT / "results" / study, fresh=True)
+    last: dict[tuple[str, int], dict[int, float]] = {}
+    for row in found.query(LAST).to_dict("records"):
+        place = prefix + FORMS[row["attention"]], row["context"]
+        last.setdefault(place, {})[row["seed"]] = row["loss"]
+    known = found.query(FLOORS).to_dict("records")
+    floors = {(row["name"], int(row["context"])): row["loss"] for row in known}
+    return Losses(last, floors)
+
+
+def state_or_norm(of: Losses) -> list[Condition]:
+    """H2, with states that are emptied as forms of the same table."""
+    sums, emptied = of.excess("sum", 2048), of.excess("emptied sum", 2048)
+    rms, both = of.excess("rms", 2048), of.excess("emptied rms", 2048)
+    return (
+        above("sum minus emptied", seeds.differences(sums, emptied), 0.3)
+        + within("rms minus sum", seeds.differences(rms, sums), -0.1, 0.1)
+        + within("the same, emptied", seeds.differences(both, emptied), -0.1, 0.1)
+    )
+
+
+def gate_finds_it(of: Losses, gates: Sequence[Mapping[str, float]]) -> list[Condition]:
+    """H3, from the lines of paired.py, too."""
+    gap = seeds.differences(of.excess("gate", 2048), of.excess("emptied sum", 2048))
+    return (
+        within("gate minus emptied", gap, -0.05, 0.05)
+        + below("log gate at the end-of-text", [row["end"] for row in gates], -3)
+        + above("log gate elsewhere", [row["elsewhere"] for row in gates], -0.01)
+    )
+
+
+def no_fixed_decay(of: Losses) -> list[list[Condition]]:
+    """H4: of each half-life, one of the conditions has to hold."""
+    emptied = {context: of.excess("emptied sum", context) for context in (512, 2048)}
+    return [
+        [
+            Condition(
+                f"{form} at {context} minus emptied > 0.1",
+                seeds.differences(of.excess(form, context), loss),
+                0.1,
+            )
+            for context, loss in emptied.items()
+        ]
+        for form in ("decay 64", "decay 256")
+    ]
+
+
+def u_shape(of: Losses) -> list[Condition]:
+    """H5."""
+    found: list[Condition] = []
+    sums = {c: of.last["sum", c] for c in (256, 512, 1024, 2048, 4096)}
+    best = {s: min(sums[512][s], sums[1024][s]) for s in sums[512]}
+    for other in (256, 2048, 4096):
+        found += above(f"sum at {other} minus its best", seeds.differences(sums[other], best), 0)
+    for form in ("gate", "softmax"):
+        for less, more in ((256, 512), (512, 1024), (1024, 2048), (2048, 4096)):
+            falls = seeds.differences(of.last[form, less], of.last[form, more])
+            found += above(f"{form} from {less} to {more} falls", falls, 0)
+    return found
+
+
+def misled(paired: Sequence[Mapping[str, float]]) -> list[Condition]:
+    """H1: D(3,584) by form, from the lines of paired.py."""
+    by = {(FORMS[str(r["attention"])], int(r["before"]), int(r["seed"])): r["loss"] for r in paired}
+    rises = {
+        form: [by[form, 3584, seed] - by[form, 0, seed] for seed in sorted({k[2] for k in by})]
+        for form in ("sum", "gate", "softmax")
+    }
+    return (
+        above("D of sum", rises["sum"], 0.5)
+        + within("D of gate", rises["gate"], -0.05, 0.05)
+        + below("D of softmax", rises["softmax"], 0.15)
+    )
+
+
+def equal_flops(along: DataFrame, one: str, other: str, context: int = 2048) -> list[float]:
+    """Losses of two forms at the FLOPs that the cheaper run has spent, first minus second."""
+    found: list[float] = []
+    rows = along[along.context == context].assign(form=along.attention.map(FORMS))
+    for _, seed in rows.groupby("seed"):
+        curves = [seed.loc[seed.form == form] for form in (one, other)]  # by step
+        if all(map(len, curves)):
+            at = math.log(min(curve.flops.max() for curve in curves))
+            losses = [float(np.interp(at, np.log(c.flops), c.loss)) for c in curves]
+            found.append(losses[0] - losses[1])
+    return found
+
+
+def equal_compute_and_state(of: Losses, along: DataFrame) -> list[Condition]:
+    """H7."""
+    found = above("sum minus softmax", equal_flops(along, "sum", "softmax"), 0.2)
+    found += above("softmax minus gate", equal_flops(along, "softmax", "gate"), 0)
+    for context in (512, 2048):
+        gap = seeds.differences(of.excess("window 32", context), of.excess("emptied sum", context))
+        found += above(f"window 32 minus emptied at {context}", gap, 0.5)
+    return found
+
+
+def predicted(of: Losses) -> dict[str, dict[str, float]]:
+    """H6: the excess of the sum at 2,048 and 4,096 tokens, from that at 256, 512 and 1,024."""
+    known = [256, 512, 1024]
+    y = np.array([of.mean("sum", c) for c in known])
+    lag = {c: of.floors["cannot forget", c] - of.floors["exact", c] for c in (*known, 2048, 4096)}
+    k = float(np.mean(y - [lag[c] for c in known]))
+    slope, offset = np.polyfit(np.log(known), y, 1)
+    power, factor = np.polyfit(np.log(known), np.log(y), 1)
+    return {
+        str(c): {
+            READER: lag[c] + k,
+            "a line in ln T": float(slope * math.log(c) + offset),
+            "a power law": float(math.exp(factor) * c**power),
+            "the last value": float(y[-1]),
+        }
+        for c in (2048, 4096)
+    }
+
+
+def sealed(of: Losses) -> str:
+    """H6, against the sealed predictions."""
+    text = SEAL.read_text()
+    errors = {
+        int(c): {name: value - of.mean("sum", int(c)) for name, value in given.items()}
+        for c, given in json.loads(text).items()
+    }
+    ours, *others = errors[4096].values()
+    near = all(abs(each[READER]) < 0.06 for each in errors.values())
+    good = near and abs(ours) < min(map(abs, others)) / 2
+    lines = [f"{c}: {name} {error:+.3f}" for c, e in errors.items() for name, error in e.items()]
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return "\n".join([f"seal {digest}", *lines, "holds" if good else "refuted"])
+
+
+def judged(hypotheses: Mapping[str, list[Condition]], either: list[list[Condition]]) -> str:
+    """A line for each condition, and the verdicts; of H4 one condition of each list has to hold."""
+    p = {name: max(one.p for one in parts) for name, parts in hypotheses.items()}
+    p["H4"] = max(min(1.0, len(parts) * min(one.p for one in parts)) for parts in either)
+    lines: list[str] = []
+    every = {**hypotheses, "H4": [one for parts in either for one in parts]}
+    for (name, raw), corrected in zip(p.items(), holm([*p.values()]), strict=True):
+        contrary = min(one.contrary for one in every[name]) * len(every[name])
+        is_refuted = contrary < LEVEL and name != "H4"
+        verdict = "holds" if corrected < LEVEL else "refuted" if is_refuted else "not decided"
+        lines.append(f"{name}: {verdict}, p {raw:.2g}, corrected {corrected:.2g}")
+        lines += [f"    {one.words}: {_said(one)}" for one in every[name]]
+    return "\n".join(lines)
+
+
+def _said(one: Condition) -> str:
+    centre, ends = seeds.mean(one.sample)
+    assert ends
+    sign = -1 if " < " in one.words else 1
+    low, high = sorted(sign * (end or math.nan) for end in (ends.low, ends.high))
+    return f"{sign * centre:+.3f} ({low:+.3f} to {high:+.3f}), {len(one.sample)} seeds"
+
+
+def unconverged(along: DataFrame) -> Iterator[str]:
+    """Runs that are not 1 nat below ln 63, or that still fall before the rate does."""
+    wide = along.pivot_table("loss", ["attention", "context", "seed"], "step")
+    for (name, context, seed), at in wide.to_dict("index").items():
+        if at[max(at)] > math.log(63) - 1 or abs(at[2000] - at[2500]) >= 0.02:
+            yield f"not converged: {FORMS[name]} at {context}, seed {seed}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seal", action="store_true", help=f"write {SEAL.name}")
+    longer = read("forgetting_longer")
+    if parser.parse_args().seal:
+        SEAL.write_text(json.dumps(predicted(longer), indent=1) + "\n")
+        return
+    scratch, emptied = read("forgetting"), read("forgetting_reset", "emptied ")
+    of = Losses(scratch.last | emptied.last, scratch.floors)
+    along = Study(ROOT / "results" / "forgetting", fresh=True).query(ALONG)
+    paired, gates = (
+        [json.loads(line) for line in path.read_text().splitlines()] for path in (PAIRED, GATES)
+    )
+    hypotheses = {
+        "H1": misled(paired),
+        "H2": state_or_norm(of),
+        "H3": gate_finds_it(of, gates),
+        "H5": u_shape(longer),
+        "H7": equal_compute_and_state(of, along),
+    }
+    print(judged(hypotheses, no_fixed_decay(of)), "H6: " + sealed(longer), sep="\n")
+    print(*unconverged(along), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
