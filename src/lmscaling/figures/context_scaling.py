@@ -5,7 +5,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from lmscaling.figures.shared import ends, floors, style
 from lmscaling.figures.shared.entry import Entry
@@ -30,6 +30,7 @@ def draw_contexts(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     for size, axes in zip(sizes, panels, strict=True):
         _draw_panel(axes, rows, rows.loc[rows["size"] == size], "context")
         axes.set_title(size)
+        _margins(axes, rows.context)
         style.context_scale(axes, rows.context, 7)
     floors.draw(panels, db, rows)
     return _finish(figure, panels, rows, "Context (tokens)")
@@ -41,10 +42,15 @@ def draw_sizes(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     for context, axes in zip(contexts, panels, strict=True):
         _draw_panel(axes, rows, rows.loc[rows.context == context], "params")
         axes.set_title(f"context {context:,}")
-        axes.set_xlim(rows.params.min() / 1.3, rows.params.max() * 1.3)  # also of a single size
+        _margins(axes, rows.params)
         style.count_scale(axes)
     floors.draw(panels, db, rows, contexts, x=0.985)
     return _finish(figure, panels, rows, "N (parameters)")
+
+
+def _margins(axes: Axes, x: Series) -> None:
+    """Room beside the first and the last value, also if there is only one."""
+    axes.set_xlim(x.min() / 1.3, x.max() * 1.3)
 
 
 def _draw_panel(axes: Axes, rows: DataFrame, part: DataFrame, x: str) -> None:
