@@ -230,6 +230,19 @@ def test_a_final_loss_has_the_interval_of_its_seeds(study):
     assert (counted, remarks) == ("2 / 3", "running")  # which enters no mean
 
 
+def test_a_range_for_assumed_seeds_says_the_sd_that_it_is_made_of(study):
+    axes = ONE | {"attention": ["softmax", "linear"], "seed": [0, 1, 2]}
+    for i, run in enumerate(list(lay_out(study, axes=axes).cells)[:4]):
+        rows = [update(n, loss=3 + 0.01 * i) for n in range(1, 3001)]
+        made = log(header(run), *rows, validation(3000, loss=3 + 0.1 * i), end(3000))
+        record(study, run, made, updates=3000)
+    *_, (name, *_, counted, validated, trained, _, _) = ends(study)
+    assert (name, counted) == ("linear", "1 / 1")
+    for told in (validated, trained):
+        low, high, sd = map(float, re.findall(r"[\d.]+", told)[1:])
+        assert (high - low) / 2 == pytest.approx(1.96 * sd, rel=0.05)
+
+
 def test_a_cell_whose_runs_all_failed_is_in_the_table(study):
     for run in lay_out(study, axes=ONE).cells:
         made = log(header(run), update(1), end(1, status="diverged"))

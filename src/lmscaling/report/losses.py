@@ -30,6 +30,7 @@ def rows(of_runs: Iterable[Row]) -> Iterator[Row]:
             mean = float(np.mean(list(known.values()))) if known else None
             spread = noise[name].at(key) if known and done else None
             row |= number(name, mean, spread and spread.interval(mean or 0.0))
+            row[f"{name}_assumed"] = spread and spread.assumed
             row["sd"] = row["sd"] or (spread and f"{spread.sd:.2g}, {spread.said}") or ""
         yield row
 
