@@ -90,8 +90,9 @@ def test_a_claim_is_three_paragraphs_and_a_threshold_with_its_reason(name):
     played = set(re.findall(r"[$]([a-z]+)", claim.query))
     assert played == set(claim.roles) <= {"candidate", "baseline"}
     if re.search(r"\bloss\b", claim.query):
-        assert f"at equal {(claim.axis or '').partition(' ')[0]}" in claim.judged
         assert claim.axis
+        named = claim.axis.partition(" ")[0].replace("updates", "steps")
+        assert f"at equal {named}" in claim.judged
     if path := registry.sources("claims").get(name):
         assert '\n"""' in path.read_text().partition("\nTHRESHOLD = ")[2].partition("\n\n")[0]
     else:

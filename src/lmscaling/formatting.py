@@ -114,6 +114,12 @@ def _scaled(n: float, units: tuple[tuple[float, str], ...]) -> str:
     return f"{n / size:.3g}{unit}"
 
 
+def budget_of(amount: float, unit: str) -> str:
+    """``24 h``, ``458 steps`` or ``1e+20 FLOPs``; a share of the steps is rounded."""
+    number = f"{amount:,.0f}" if unit == "updates" else f"{amount:.3g}"
+    return f"{number} {({'hours': 'h', 'updates': 'steps', 'flops': 'FLOPs'})[unit]}"
+
+
 def duration(seconds: float, form: str = ".0f") -> str:
     """A time in the unit that suits it, such as ``45 min``; ``form`` formats the number."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):

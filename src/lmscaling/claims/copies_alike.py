@@ -3,7 +3,7 @@
 Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236, section 4.1.1 (Convergence
 Analysis).
 
-Judged by the loss of the copied tokens at equal updates, linear minus softmax, of tasks of kind
+Judged by the loss of the copied tokens at equal steps, linear minus softmax, of tasks of kind
 copy with at least three seeds, at every size and length that both have and that softmax has
 learned: the 95 % interval over seeds lies below the threshold.
 """
@@ -47,7 +47,7 @@ def judge(rows: DataFrame) -> Judgement:
     if not learned:
         return untested(
             f"{{baseline}} predicts at most {rows.accuracy.max():.2f} of the copied tokens, so "
-            "more updates are needed."
+            "more steps are needed."
         )
     repeated = [part for part in learned if len(part) >= FEWEST_SEEDS]
     if not repeated:

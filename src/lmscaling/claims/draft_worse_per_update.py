@@ -1,10 +1,10 @@
-"""At equal updates linear attention is worse than softmax at 4,096 tokens.
+"""At equal steps linear attention is worse than softmax at 4,096 tokens.
 
 Buckman and Gelada, Linear Self Attention is Faster, draft of Linear Transformers Are Faster After
 All, Manifest AI 2024, section 0 (Introduction).
 
-Judged by the gap of the losses at equal updates, linear minus softmax, at every size that was
-trained with a context of 4,096 tokens: where the run with fewer updates ends. The draft calls the
+Judged by the gap of the losses at equal steps, linear minus softmax, at every size that was
+trained with a context of 4,096 tokens: where the run with fewer steps ends. The draft calls the
 loss slightly worse, and gives no number that would tell a slight gap from another.
 """
 

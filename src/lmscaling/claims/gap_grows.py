@@ -3,10 +3,10 @@
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-Judged by the growth of the gap, linear minus softmax, per doubling of the context at equal updates,
+Judged by the growth of the gap, linear minus softmax, per doubling of the context at equal steps,
 at every size with at least five contexts. Both losses are those at the end of the run with fewer
-updates. The post compares learning apart from speed and names no other axis; the growth at equal
-hours, where softmax has had fewer updates at long contexts, is told beside it.
+steps. The post compares learning apart from speed and names no other axis; the growth at equal
+hours, where softmax has had fewer steps at long contexts, is told beside it.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ def judge(rows: DataFrame) -> Judgement:
     in_time = _contrasts.estimate(hours, {size: growth[size] for size in found})
     parts = [f"{size} {one.value:.3f} ({_ends(losses, size)})" for size, one in found.items()]
     return _contrasts.judge_mean(
-        losses, growth, f"Nats per doubling at equal updates: {'; '.join(parts)}", low=THRESHOLD,
+        losses, growth, f"Nats per doubling at equal steps: {'; '.join(parts)}", low=THRESHOLD,
         also=" At equal hours: "
         f"{', '.join(f'{size} {one.value:.3f}' for size, one in in_time.items())}.",
     )  # fmt: skip

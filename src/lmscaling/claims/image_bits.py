@@ -4,7 +4,7 @@ week on a GPU, 3.40 and 3.47.
 Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236, section 4.2 (Image Generation).
 
 Judged by the gap of the validation losses in bits per byte, linear minus softmax, of runs on data
-sets named mnist and cifar10 whose tokens are the bytes of pixels: on MNIST at equal updates, as the
+sets named mnist and cifar10 whose tokens are the bytes of pixels: on MNIST at equal steps, as the
 paper trained 250 epochs, on CIFAR-10 at the end of equal budgets of time.
 """
 

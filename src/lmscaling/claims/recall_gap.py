@@ -4,7 +4,7 @@ the more pairs of keys and values there are, the larger is the difference.
 Arora et al. 2023, Zoology: Measuring and Improving Recall in Efficient Language Models,
 arXiv:2312.04927, section 4 (multi-query associative recall).
 
-Judged by the accuracies of tasks of kind recall at equal updates, softmax minus linear, of at least
+Judged by the accuracies of tasks of kind recall at equal steps, softmax minus linear, of at least
 three seeds, at every size that both have: the difference at the most pairs is above the threshold,
 and it is larger than at the fewest pairs. Seeds that have not learned are left out.
 """

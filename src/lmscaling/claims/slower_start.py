@@ -3,8 +3,8 @@
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-Judged by the growth of the loss per doubling of the context at equal updates, for every size and
-attention with at least three contexts: at a tenth of the updates of the shortest run of a size.
+Judged by the growth of the loss per doubling of the context at equal steps, for every size and
+attention with at least three contexts: at a tenth of the steps of the shortest run of a size.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ THRESHOLD = 0.01
 """Nats per doubling, 1 % of perplexity."""
 
 EARLY = 0.1
-"""Share of the updates of the shortest run."""
+"""Share of the steps of the shortest run."""
 
 FEWEST = 3
 """Contexts."""
@@ -44,6 +44,6 @@ def judge(rows: DataFrame) -> Judgement:
     return _contrasts.judge_mean(
         losses, growth, "Nats per doubling: "
         f"{', '.join(f'{label} {one.value:.3f}' for label, one in found.items())}, after "
-        f"{', '.join(f'{n:,.0f} updates ({size})' for size, n in at.items())}",
+        f"{', '.join(f'{n:,.0f} steps ({size})' for size, n in at.items())}",
         low=THRESHOLD,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 Linear Attention Is All You Need (Self-attention at a fraction of the cost?), Towards Data Science
 2024, section on training: Penn Treebank, ten epochs.
 
-Judged by the gap of the final validation losses at equal updates, elu minus softmax, of runs
+Judged by the gap of the final validation losses at equal steps, elu minus softmax, of runs
 that read their training text at least twice. This is a test of equivalence: the claim holds if the
 95 % interval of the differences, paired by seed, lies within the threshold (two one-sided tests at
 2.5 %), so that too few seeds do not count as equality, and fails if it lies outside. A run that
@@ -41,7 +41,7 @@ every text once."""
 def judge(rows: DataFrame) -> Judgement:
     if rows.empty:
         return untested(
-            "No pair of runs read its training text twice with equal updates; train a study on a "
+            "No pair of runs read its training text twice with equal steps; train a study on a "
             "few million tokens with epochs: 10 or more, as config/small_corpus.yaml does."
         )
     places = rows[["size", "context"]].drop_duplicates().itertuples(index=False, name=None)

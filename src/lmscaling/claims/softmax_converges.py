@@ -4,9 +4,9 @@ attention does not.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-Judged by the range of the losses over contexts of at least 1,024 tokens at equal updates, at every
-size with three or more of them: where the run of the size with the fewest updates ends. The claim
-is about the end of training, so a context at which a run has less than a quarter of the updates of
+Judged by the range of the losses over contexts of at least 1,024 tokens at equal steps, at every
+size with three or more of them: where the run of the size with the fewest steps ends. The claim
+is about the end of training, so a context at which a run has less than a quarter of the steps of
 the longest run of its size is not comparable.
 """
 
@@ -32,7 +32,7 @@ FEWEST = 3
 """Contexts."""
 
 ENOUGH = 0.25
-"""Share of the updates of the longest run of a size. A run with a smaller one is two doublings
+"""Share of the steps of the longest run of a size. A run with a smaller one is two doublings
 behind, and has not shown what it reaches in the end."""
 
 SHORTEST = 1024
@@ -74,7 +74,7 @@ def judge(rows: DataFrame) -> Judgement:
     why += f"(threshold {THRESHOLD:g}); {noise}."
     if early:
         at = ", ".join(f"{context:,}" for context in early)
-        why += f" Not comparable at {at} tokens: too few updates."
+        why += f" Not comparable at {at} tokens: too few steps."
     return Judgement(
         verdict=verdict, number=float(ranges.baseline.max()), rests_on=points(losses), why=why,
         scope=f"to {losses.context.max():,}" if early and verdict != "not tested" else "",

@@ -3,7 +3,7 @@
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-Judged by Spearman's rank correlation of the context with the spikes per 10,000 updates of linear
+Judged by Spearman's rank correlation of the context with the spikes per 10,000 steps of linear
 attention, at every size with at least five contexts, and by the number of spikes of softmax. A
 correlation counts if a permutation test finds one at all; spikes occur in clusters, so no interval
 is computed from their counts.
@@ -62,7 +62,7 @@ def judge(rows: DataFrame) -> Judgement:
     n_softmax = int(softmax.spikes.sum())
     verdicts.append("fails" if n_softmax else "holds")
     parts = [
-        f"{size} {rho:.2f} ({part.rate.iloc[0]:.2g} per 10,000 updates at "
+        f"{size} {rho:.2f} ({part.rate.iloc[0]:.2g} per 10,000 steps at "
         f"{part.context.iloc[0]:,}, {part.rate.iloc[-1]:.2g} at {part.context.iloc[-1]:,})"
         for size, ((rho, _), part) in results.items()
     ]

@@ -20,7 +20,9 @@ from lmscaling.fits import context_law, points
 from lmscaling.fits.rows import Row, interval_of
 
 SECTION = "laws"
-QUERY = points.QUERY_OF.format(view="drawn_points")
+QUERY = points.QUERY_OF.format(
+    view="drawn_points WHERE (SELECT count(DISTINCT context) > 1 FROM drawn_points)"
+)
 COLUMNS = 3
 
 

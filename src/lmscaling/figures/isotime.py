@@ -24,11 +24,10 @@ from pandas import DataFrame, notna
 from lmscaling.figures.shared import floors, law_panels, style
 from lmscaling.fits import optimum, points
 from lmscaling.fits.rows import Row, interval_of
-from lmscaling.formatting import short
+from lmscaling.formatting import budget_of, short
 
 SECTION = "laws"
 QUERY = points.QUERY_OF.format(view="drawn_points")
-UNITS = {"hours": "h", "updates": "steps", "flops": "FLOPs"}
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
@@ -72,7 +71,7 @@ def _handles(
     looks: dict, unit: str, attentions: list[str], colours: dict[str, str]
 ) -> list[Line2D]:
     budgets = [
-        Line2D([], [], color=colour, marker=mark, markersize=4.5, label=f"{budget:g} {UNITS[unit]}")
+        Line2D([], [], color=colour, marker=mark, markersize=4.5, label=budget_of(budget, unit))
         for budget, (colour, mark) in looks.items()
     ]
     return budgets + style.attention_handles(colours, attentions, False)
@@ -101,7 +100,7 @@ def _draw_losses(axes: Axes, known: DataFrame, optima: list[Row], looks: dict) -
     if optima and optima[0]["status"] == "unknown_schedule":
         reasons = optima[0]["why"]
     else:
-        statuses = {f"{best['budget']:g} {UNITS[best['unit']]}": best["status"] for best in optima}
+        statuses = {budget_of(best["budget"], best["unit"]): best["status"] for best in optima}
         reasons = law_panels.describe_statuses(statuses, optimum.STATUSES, {"bracketed"})
     law_panels.panel_note(axes, reasons, 40)
 

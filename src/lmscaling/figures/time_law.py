@@ -72,7 +72,7 @@ def _draw_panel(
             axes.plot(x, low, ":", x, high, ":", color=colour, linewidth=0.8)
         lines.append(f"{name}: gamma {law['gamma']:.2f}, E {law['E']:.2f}")
     ticks = sorted(set(known.budget))
-    style.log_scale(axes, "x", ticks if len(ticks) < 7 else ticks[::2])
+    style.log_scale(axes, "x", ticks if len(ticks) < 7 else ticks[::2], "{:.4g}".format)
     axes.yaxis.set_major_locator(MaxNLocator(4))
     statuses = dict(zip(laws.attention, laws.status, strict=True))
     lines.append(law_panels.describe_statuses(statuses, power_law.STATUSES, {"fitted"}))

@@ -21,9 +21,9 @@ from scipy.stats import mannwhitneyu
 
 STATUSES = {
     "settled": "at one level, and at most 10 % of the last losses are excluded",
-    "unsettled": "the level changes by more than 0.05 nats within the last updates",
+    "unsettled": "the level changes by more than 0.05 nats within the last steps",
     "spiking": "more than 10 % of the last losses are outliers or non-finite",
-    "too_few": "fewer than 400 updates: a mean over 20 would cover more than 5 % of the run",
+    "too_few": "fewer than 400 steps: a mean over 20 would cover more than 5 % of the run",
 }
 
 SIGMAS = 7 * 1.4826
@@ -50,7 +50,7 @@ LAST = (3, 5, 10)
 class FinalLoss:
     """The final loss of one run."""
 
-    formula: ClassVar[str] = "mean of the last 1 % of updates within 7 robust sd of their median"
+    formula: ClassVar[str] = "mean of the last 1 % of steps within 7 robust sd of their median"
     source: ClassVar[str] = "Flyvbjerg and Petersen 1989, doi:10.1063/1.457480, for the error"
     status: str
     """A key of ``STATUSES``."""

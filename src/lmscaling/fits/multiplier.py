@@ -5,7 +5,7 @@ a run spends until its loss reaches ``L``. Above 1 the other attention is the be
 multiplier depends on the loss and is therefore given at several losses, those of the other curve at
 fixed fractions of its updates. In hours it is a product:
 
-    hours = updates x speed,    speed = (hours per update)_reference / (hours per update)_other
+    hours = steps x speed,    speed = (hours per update)_reference / (hours per update)_other
 
 Runs with the same seed are paired: they see the same data in the same order, so most of their
 noise is common. It cancels where curves are subtracted at equal updates before they are smoothed.
@@ -95,7 +95,7 @@ class AtEnd:
 class Multipliers:
     """The other attention against the reference."""
 
-    formula: ClassVar[str] = "m(L) = x_reference(L) / x_other(L); hours = updates x speed"
+    formula: ClassVar[str] = "m(L) = x_reference(L) / x_other(L); hours = steps x speed"
     source: ClassVar[str] = "compute-equivalent gain, Davidson et al. 2023, arXiv:2312.07413"
     status: str
     """A key of ``STATUSES``."""

@@ -25,7 +25,7 @@ from lmscaling.fits.loss_surface import LossSurface
 from lmscaling.fits.optimum import Optimum
 from lmscaling.fits.power_law import PowerLaw
 from lmscaling.fits.rows import Row, interval_of
-from lmscaling.formatting import bytes_of, short
+from lmscaling.formatting import budget_of, bytes_of, short
 from lmscaling.report import losses, rates
 from lmscaling.report.table import (
     Table,
@@ -149,10 +149,10 @@ def _with_laws(rows: Iterable[Row]) -> Iterator[Row]:
         first, empty = budgets[0], {"number": "", "lack": None, "moved": None}
         if {row["status"] for row in budgets} <= {"too_few", "unknown_schedule"}:
             why = optimum.STATUSES[first["status"]]
-            yield first | empty | {"at": f"all, {first['unit']}", "why": why}
+            yield first | empty | {"at": "all", "why": why}
             continue
         for row in budgets:
-            at, best = f"{row['budget']:.3g} {row['unit']}", number(row, "best", "short")
+            at, best = budget_of(row["budget"], row["unit"]), number(row, "best", "short")
             yield row | {"at": at, "number": best, "excluded": ""}
         power = number(first, "p")
         best, lack, why = f"t^{power}" if power else "", first["law_lack"], first["law_why"]
