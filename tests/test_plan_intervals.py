@@ -14,7 +14,6 @@ from conftest import ROOT, refused
 from lmscaling.config import devices, grid, study_file
 from lmscaling.config.calibration import Calibration
 from lmscaling.errors import UserError
-from lmscaling.model import slow_run
 from lmscaling.plan import calibrations, estimate, study_plan
 from lmscaling.plan.throughput.coefficients import shipped
 from lmscaling.plan.throughput.model import NAMES, SPREAD, TRAINED, Timing, pooled, vector
@@ -259,24 +258,3 @@ def test_the_wider_interval_covers_one_class_of_devices_predicted_from_the_other
             errors.append(abs(math.log(made.seconds / float(row["seconds"]))) / made.sd)
     assert 0.7 <= np.mean(np.array(errors) < 1.2816) <= 1
     assert np.mean(np.array(errors) < 1.96) >= 0.95
-
-
-def test_a_slow_run_is_compared_with_what_else_its_study_has_measured(tmp_path):
-    values = study_file.read_study([ROOT / "config" / "study.yaml"])
-    axes = {"size": ["355M"], "context": [65536], "attention": ["softmax"], "seed": [0, 1]}
-    off = dict.fromkeys(("branches", "evaluate", "speed"))
-    values |= off | {"exceptions": [], "skip": [], "axes": values["axes"] | axes}
-    values["protocol"] = {"all": 1}
-    cells = grid.expand(values).cells.values()
-    study_file.write_record(tmp_path / "study.json", {"command": "snakemake", "study": values})
-    for cell in cells:
-        finished(tmp_path, cell, 20.0)
-    one, other = (tmp_path / "runs" / cell.run for cell in cells)
-    told = slow_run.explain(one)
-    (other / "run.json").unlink()
-    alone = slow_run.explain(one)
-    beside_other, beside_none = (
-        float(" ".join(text.split()).partition(" times")[0].rsplit(": ", 1)[1].split()[0])
-        for text in (told, alone)
-    )
-    assert 1 < beside_other < 0.75 * beside_none

@@ -1,20 +1,15 @@
 """Times of updates: predicted from counted terms, within stated factors of published ones."""
 
-import argparse
 import json
-from dataclasses import asdict, replace
 
 import fit_throughput
 import numpy as np
 import pytest
-from conftest import PUBLISHED, ROOT, refused
+from conftest import PUBLISHED, ROOT
 
-from lmscaling.cli import studies
 from lmscaling.config import grid, study_file
 from lmscaling.config.devices import DEVICES
-from lmscaling.errors import UserError
-from lmscaling.model import slow_run
-from lmscaling.plan.throughput import coefficients, why
+from lmscaling.plan.throughput import coefficients
 from lmscaling.plan.throughput.model import NAMES, TRAINED, Coefficients, Timing, vector
 from lmscaling.plan.throughput.terms import KINDS, TERMS, Work, counts
 
@@ -139,38 +134,3 @@ def test_the_shipped_coefficients_are_those_of_the_published_times(tmp_path):
     assert made["sources"] == shipped["sources"]
     np.testing.assert_allclose(made["mean"], shipped["mean"], atol=2e-4)
     assert sum(made["sources"].values()) == 28 + 215
-
-
-def test_a_slow_run_is_explained_by_the_term_that_is_unlike_other_stacks():
-    slow = work(context=65536, micro_tokens=65536)
-    shipped = coefficients.shipped()
-    usual = shipped.predict(vector(slow, H100)).seconds
-    told = why.explain(slow, H100, 2.5 * usual, shipped)
-    assert "2.50 times" in " ".join(told.split())
-    assert "likely: flash" in " ".join(told.split())
-    assert max(map(len, told.splitlines())) <= 100
-    assert "likely:" not in why.explain(slow, H100, 1.1 * usual, shipped)
-    launches = work(kinds={"chunks": 12}, tokens=65536, micro_tokens=1024, context=1024)
-    usual = shipped.predict(vector(launches, H100)).seconds
-    assert "likely: launches" in why.explain(launches, H100, 3 * usual, shipped)
-
-
-def run_on(folder, device, gpus, seconds):
-    cell = asdict(replace(next(iter(REAL.cells.values())), gpus=gpus))
-    folder.mkdir(parents=True)
-    settings = {"micro_batch": 16, "recompute": False}
-    record = {"cell": cell, "environment": {"device": device}, "updates": 1000}
-    record |= {"train_seconds": seconds, "calibration": settings}
-    (folder / "run.json").write_text(json.dumps(record))
-    return folder
-
-
-def test_why_slow_takes_the_name_of_a_cell(tmp_path):
-    for name in ("softmax-124M-ctx1024-s0-0a1b2c3d", "softmax-124M-ctx1024-s0-b0.5-0a1b2c3e"):
-        run_on(tmp_path / "mine" / "runs" / name, "NVIDIA H100 80GB HBM3", 8, 500.0)
-    typed = argparse.Namespace(run="softmax-124M-ctx1024-s0", study=None, results=tmp_path)
-    assert studies.why_slow(typed).count("500 ms") == 1
-    with refused(UserError, "mine", "'softmax-124M'", "'softmax-124M-ctx1024-s0'"):
-        studies.why_slow(argparse.Namespace(run="softmax-124M", study=None, results=tmp_path))
-    with refused(UserError, "AMD EPYC"):
-        slow_run.explain(run_on(tmp_path / "run", "AMD EPYC", 0, 500.0))

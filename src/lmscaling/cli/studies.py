@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from lmscaling import files, registry
-from lmscaling.cli.verb import RESULTS, RUN, SET, STUDY_NAME, argument, path, verb
+from lmscaling.cli.verb import RESULTS, SET, STUDY_NAME, argument, path, verb
 from lmscaling.errors import UserError
 from lmscaling.formatting import folded, painted
 
@@ -140,16 +140,6 @@ def status(args: Namespace) -> str:
         print(f"\x1b[H\x1b[2J{told}", flush=True)  # from the upper corner of an empty terminal
         time.sleep(WATCH_SECONDS)
     return painted(table.progress(args.study), table.COLOURS)
-
-
-@verb(RUN, STUDY_NAME, RESULTS)
-def why_slow(args: Namespace) -> str:
-    """Compare the mean update of a run with its prediction, by what takes the time."""
-    from lmscaling.model import slow_run
-    from lmscaling.status import reset
-
-    runs = reset.folders(args.results, args.study, args.run)
-    return "\n\n".join(map(slow_run.explain, runs))
 
 
 @verb(RESULTS)

@@ -72,9 +72,7 @@ class Measurements:
         return self._fitted[telling]
 
 
-def read(
-    grid: Grid, shapes: Mapping[str, Shape], device: str, results: Path, without: str = ""
-) -> Measurements:
+def read(grid: Grid, shapes: Mapping[str, Shape], device: str, results: Path) -> Measurements:
     """What ``results/<study>`` has of the cells of a study.
 
     Args:
@@ -82,7 +80,6 @@ def read(
         shapes: Size of the model of each cell, by run.
         device: Name of the device of the plan; empty for that of the measurements, or an H100.
         results: ``results/<study>``.
-        without: A run whose record is left out.
 
     Raises:
         UserError: The device is unknown, or a calibration is damaged.
@@ -92,7 +89,7 @@ def read(
         path.stem: checked(Calibration, read_json(path, "calibration"), str(path))
         for path in sorted(results.glob("calibrations/*.json"))
     }
-    runs = {run: record for run, record in _runs(grid, results) if run != without}
+    runs = dict(_runs(grid, results))
     names = Counter([c.device for c in measured.values()])
     names.update(record["environment"]["device"] for record in runs.values())
     on_gpus = {name for name in names if any(cell.gpus for cell in grid.cells.values())}
