@@ -1,5 +1,4 @@
-"""Coverage of the intervals of optimal learning rates and of the noise scale of the gradient, on
-synthetic studies."""
+"""Coverage of the intervals of optimal learning rates, on synthetic studies."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,19 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from coverage import Row
 from numpy.random import Generator
-from numpy.typing import NDArray
-from scipy.stats import t
 
-from lmscaling.fits import fieller, lr_optimum
-from lmscaling.fits.fieller import Moments
-from lmscaling.fits.uncertainty import LEVEL
+from lmscaling.fits import lr_optimum
 
 SWEEPS = 6
 """Attentions of a study of rates, each with its own optimum."""
 BEND = 0.035
 """Nats per squared e-fold of the rate, about that of GPT-2 124M."""
-SMALL, BIG, DIMENSIONS = 16, 64, 30
-"""Tokens of both batches, and parameters whose gradient is simulated."""
 
 
 class Family(NamedTuple):
@@ -49,9 +42,7 @@ FAMILIES = {
 
 def rows(studies: int) -> list[Row]:
     """All rows, in the order of the table."""
-    found = [row for name in FAMILIES for row in rates(name, studies)]
-    found += [scale(true, n, studies) for n in (8, 40) for true in (10.0, 100.0, 1000.0)]
-    return found
+    return [row for name in FAMILIES for row in rates(name, studies)]
 
 
 def sweep(family: Family, rng: Generator) -> tuple[list[tuple], dict[str, float]]:
@@ -102,31 +93,3 @@ def _row(law: str, family: str, fitter: str, quantity: str, made: list[tuple]) -
         law, family, fitter, quantity, float(error.mean()), float(np.sqrt((error**2).mean())),
         covered, width, 1 - len(known) / len(made), len(made),
     )  # fmt: skip
-
-
-def scale(true: float, samples: int, studies: int) -> Row:
-    """The noise scale of the gradient, from updates that were measured at two batch sizes."""
-    rng, quantile, made = np.random.default_rng(0), float(t.isf((1 - LEVEL) / 2, samples - 1)), []
-    for moments in gradients(true, samples, studies, rng):
-        interval = fieller.of_positive(moments, quantile)
-        ratio = moments.numerator / moments.denominator
-        made.append((ratio if ratio > 0 else None, interval, float(np.log(true))))
-    family = f"{true:g} tokens, {samples} updates"
-    return _row("noise scale", family, "ours", "ln scale", made)
-
-
-def gradients(true: float, samples: int, studies: int, rng: Generator) -> Iterator[Moments]:
-    """Moments of noise and signal of studies whose true gradient has norm 1."""
-    mean = np.full(DIMENSIONS, DIMENSIONS**-0.5)
-    sd = np.sqrt(true / DIMENSIONS / SMALL)
-    parts = mean + rng.normal(0, sd, (studies, samples, BIG // SMALL, DIMENSIONS))
-    big, small = _squares(parts.mean(axis=2)), _squares(parts[:, :, 0])
-    signal = (BIG * big - SMALL * small) / (BIG - SMALL)
-    noise = (small - big) / (1 / SMALL - 1 / BIG)
-    for s, n in zip(signal, noise, strict=True):
-        c = np.cov(n, s) / samples
-        yield Moments(n.mean(), s.mean(), c[0, 0], c[1, 1], c[0, 1])
-
-
-def _squares(vectors: NDArray) -> NDArray:
-    return (vectors**2).sum(axis=-1)

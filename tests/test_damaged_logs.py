@@ -131,7 +131,7 @@ def rows_of(db, run):
 
 def test_the_order_of_lines_and_repeated_lines_change_no_row(study):
     """A log whose lines contradict each other, too: the choice among them has no order either."""
-    whole = [row for part in attempts() for row in part] + [test_store.gradients(10, 1.0)]
+    whole = [row for part in attempts() for row in part] + [test_store.gradients(10)]
     damaged = [*whole, *(changed(row) for row in whole[::3] if row.record != "gradients")]
     for name, rows in (("whole", whole), ("damaged", damaged)):
         for i in range(20):

@@ -39,9 +39,9 @@ def update(n: int, attempt: int = 1, loss: float | None = 3.0) -> records.Update
     )  # fmt: skip
 
 
-def gradients(n, small: float | None, attempt=1, small_tokens: int | None = 16):
+def gradients(n, attempt=1):
     return records.Gradients(
-        attempt=attempt, update=n, tokens=64 * n, small_tokens=small_tokens, small_grad_norm=small,
+        attempt=attempt, update=n, tokens=64 * n,
         layer_grad_norms=[1.0, 2.0, None], layer_weight_norms=[1.0, 2.0, 3.0],
     )  # fmt: skip
 

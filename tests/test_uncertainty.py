@@ -1,19 +1,15 @@
-"""Intervals, of ratios too; and the noise that seeds measure, Holm, and how many seeds decide."""
+"""Intervals; and the noise that seeds measure, Holm, and how many seeds decide."""
 
 from itertools import pairwise
 from typing import Any
 
-import coverage_rates
 import numpy as np
 import pytest
-from coverage import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import digamma
 from scipy.stats import t
 
-from lmscaling.fits import fieller
-from lmscaling.fits.fieller import Moments
 from lmscaling.fits.noise import Noise, Place, Spread, holm, nearest, seeds_needed
 from lmscaling.fits.uncertainty import LEVEL, Interval, codes
 
@@ -27,14 +23,6 @@ def contained(inner: Any, outer: Any) -> bool:
 
 
 SCALES = st.floats(0.01, 10)
-
-
-def moments(numerator, denominator, first, second, correlation):
-    shared = correlation * first * second
-    return Moments(numerator, denominator, first**2, second**2, shared)
-
-
-MOMENTS = st.builds(moments, NUMBERS, NUMBERS, SCALES, SCALES, st.floats(-0.9, 0.9))
 
 
 @given(NUMBERS, NUMBERS, SCALES)
@@ -63,35 +51,6 @@ def test_intervals_hold_their_estimate_and_grow_with_their_level(mean, sd, degre
 def test_labels_are_numbered_in_order_of_appearance(labels):
     order = list(dict.fromkeys(labels))
     assert codes(labels).tolist() == [order.index(one) for one in labels]
-
-
-@given(MOMENTS)
-def test_a_ratio_may_be_what_is_not_significantly_different(m):
-    """The ends are where the difference is just significant, and the estimate is inside."""
-    found = fieller.interval(m, T)
-    bounded = abs(m.denominator) > T * m.denominator_variance**0.5
-    assert ((found.low, found.high) == (None, None)) is not bounded
-    if found.low is not None and found.high is not None:
-        assert found.low <= m.numerator / m.denominator <= found.high
-        for r in (found.low, found.high):
-            variance = m.numerator_variance + r * r * m.denominator_variance - 2 * r * m.covariance
-            away = (m.numerator - r * m.denominator) ** 2
-            assert away == pytest.approx(T**2 * variance, rel=1e-3, abs=1e-6)
-        assert contained(fieller.interval(m, T / 2), found)
-
-
-def test_a_positive_ratio_keeps_its_lower_end_while_the_numerator_is_not_zero():
-    found = fieller.of_positive(Moments(6.0, 0.5, 0.2, 0.1, 0.0), T)
-    assert found.high is None
-    assert 0 < (found.low or 0) < 12
-    nothing = fieller.of_positive(Moments(0.1, 0.5, 0.2, 0.1, 0.0), T)
-    assert (nothing.low, nothing.high) == (None, None)
-
-
-@pytest.mark.parametrize(("scale", "samples"), [(10, 8), (100, 40), (1000, 8)])
-def test_intervals_of_noise_scales_cover_the_truth(scale, samples):
-    row = coverage_rates.scale(scale, samples, 500)
-    assert verdict(row) == ("conservative" if scale == 1000 else "ok"), row
 
 
 HERE = Place(1e6, 1024, "linear")

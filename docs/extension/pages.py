@@ -112,7 +112,6 @@ NEEDS = {
     "image_samples": "Give `tasks:` a row on a dataset of kind `images`.",
     "learning_rates": "Give `axes.lr_scale` several values.",
     "dq_error": "`python benchmarks/gradient_error.py` measures it in the layers of a run.",
-    "critical_batch": "Runs of this package log the norms of gradients.",
     "loss_by_position": "Set `evaluate:` in the study.",
     "recall_pairs": "Give `tasks:` a row on a dataset of kind `recall`.",
     "recall_state": "Give `tasks:` a row on a dataset of kind `recall`.",

@@ -120,11 +120,6 @@ class Gradients:
     """The update, from 1, that this gradient has changed the weights at."""
     tokens: int
     """Training tokens seen, over all devices."""
-    small_tokens: int | None
-    """Tokens of a device's first micro-batch; null if it is the whole update."""
-    small_grad_norm: float | None
-    """Norm of the gradient of one first micro-batch, root mean square over devices, before
-    clipping; null if not finite, or if the micro-batch is the whole update."""
     layer_grad_norms: list[float | None]
     """Norms of the gradient before clipping: of the embeddings, of each block from the first to the
     last, and of the final norm. Null if not finite."""

@@ -52,7 +52,7 @@ DISK_FAULTS = (
 )
 """What DuckDB raises when a write, a commit or a checkpoint fails."""
 
-VIEWS = ("cells", "losses", "tasks", "gradients", "laws", "speed", "forecasts")
+VIEWS = ("cells", "losses", "tasks", "laws", "speed", "forecasts")
 """Files of SQL that create views over the tables, in order."""
 
 LONG: dict[str, str] = dict.fromkeys(

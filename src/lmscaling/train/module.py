@@ -62,10 +62,6 @@ class Training(LightningModule):
         """Learning rate of the last update."""
         self.grad_norm = torch.zeros(())
         """Norm of the gradient of the last update before it was clipped."""
-        self.parts: list[float] = []
-        """What the mean loss of each micro-batch of this update is divided by."""
-        self.averages_late = False
-        """Whether the gradient is averaged over the ranks after ``on_after_backward``."""
         self.val_loss: float | None = None
         self.groups: dict[str, Any] | None = None
         """Accuracy of a task by group of targets, as of the last validation."""
@@ -108,19 +104,14 @@ class Training(LightningModule):
         for group in steps.param_groups:
             group["lr"] = self.rate * group.get("share", 1.0)
         pairs = list(micro_batches(slab, self.cell.context, self.micro_batch))
-        self.parts = self._parts(pairs)
+        parts = self._parts(pairs)
         total = torch.zeros((), device=self.device)
         for i, (x_BT, y_BT) in enumerate(pairs):
-            is_averaged = i == len(pairs) - 1 and not self.averages_late
-            with nullcontext() if is_averaged else self._accumulating():
-                loss = self.model.loss(x_BT, y_BT) / self.parts[i]
+            with nullcontext() if i == len(pairs) - 1 else self._accumulating():
+                loss = self.model.loss(x_BT, y_BT) / parts[i]
                 with torch.autocast(self.device.type, enabled=False):
                     self.manual_backward(loss)
             total += loss.detach()
-        if self.averages_late:
-            for p in self.model.parameters():
-                if p.grad is not None:
-                    distributed.all_reduce(p.grad.div_(self.trainer.world_size))
         with torch.autocast(self.device.type, enabled=False):
             steps.step()
         self._clear_gradients()

@@ -1,10 +1,4 @@
-"""Norms of gradients and weights at every tenth update, for the gradient-noise scale and the log.
-
-A micro-batch and the whole update are the two batch sizes of McCandlish et al. 2018
-(arXiv:1812.06162, appendix A.1). The gradient of a device's first micro-batch exists before any
-other is added, so its norm costs one pass over the gradient. All of it is part of the update and
-counts as productive time.
-"""
+"""Norms of gradients and weights at every tenth update, for the log."""
 
 # Hooks of callbacks that know which module they belong to.
 # pyright: reportIncompatibleMethodOverride=false
@@ -14,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from torch import Tensor, distributed, nn, optim
+from torch import Tensor, nn, optim
 
 from lmscaling.model.gpt import GPT
 from lmscaling.records.run import Gradients, finite
@@ -42,27 +36,8 @@ class Norms(Callback):
     ) -> None:
         """Measure the weights, if the norms of this update are due."""
         self._measures = (trainer.global_step + 1) % EVERY == 0
-        micro_batch_tokens = pl_module.micro_batch * pl_module.cell.context
-        micro_batches = batch.shape[1] // micro_batch_tokens
-        # A device's only micro-batch is measured before it is averaged over the devices.
-        pl_module.averages_late = self._measures and micro_batches == 1 < trainer.world_size
         if self._measures:
-            is_whole = micro_batches * trainer.world_size == 1
-            self._row = {
-                "small_tokens": None if is_whole else micro_batch_tokens,
-                "small_grad_norm": None,
-                "layer_weight_norms": _norms(pl_module.model, of_gradients=False),
-            }
-
-    def on_after_backward(self, trainer: Trainer, pl_module: Training) -> None:
-        """Measure the gradient of the first micro-batch."""
-        row = self._row
-        if self._measures and row["small_tokens"] and row["small_grad_norm"] is None:
-            gradients = [p.grad for p in pl_module.model.parameters() if p.grad is not None]
-            squared = (nn.utils.get_total_norm(gradients) * pl_module.parts[0]).square()
-            if trainer.world_size > 1:
-                distributed.all_reduce(squared)
-            row["small_grad_norm"] = (squared / trainer.world_size).sqrt()
+            self._row = {"layer_weight_norms": _norms(pl_module.model, of_gradients=False)}
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: Training, optimizer: optim.Optimizer
