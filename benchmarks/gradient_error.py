@@ -1,7 +1,7 @@
 """Error of bfloat16 gradients in every layer of a trained model, on its real inputs.
 
     python benchmarks/gradient_error.py results/<study>/runs/<run> <manifest> \\
-        results/<study>/numerics/<run>.jsonl
+        errors.jsonl
 
 In normalized linear attention, the gradient with respect to queries is a difference of two sums of
 order t whose true value is of order sqrt(t). Rounded to bfloat16 it is lost if values have a mean.
@@ -16,6 +16,7 @@ Legend: T tokens, H heads, K key and value width, C chunk, W packed width.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -36,8 +37,7 @@ from lmscaling.kernels.linear import forms
 from lmscaling.model import finished_run
 from lmscaling.model.block import Block
 from lmscaling.model.gpt import GPT
-from lmscaling.records.checks import Numerics
-from lmscaling.records.run import finite, line
+from lmscaling.records.run import finite
 from lmscaling.runtime import environment, faults, gpus
 
 PHI = "softplus"
@@ -49,7 +49,7 @@ QUANTITIES = ("y_error", "dq_error", "dk_error", "dv_error")
 
 
 def numerics(run: Path, manifest: Path, out: Path) -> str:
-    """Compare all implementations in every layer of a finished run; JSON lines of ``Numerics``.
+    """Compare all implementations in every layer of a finished run; JSON lines.
 
     The file is empty if the run has no weights.
 
@@ -62,7 +62,7 @@ def numerics(run: Path, manifest: Path, out: Path) -> str:
     cell = finished_run.cell(run)
     if cell.attention != "linear":
         raise UserError(f"run {cell.run} has attention {cell.attention}; allowed: linear")
-    rows: list[Numerics] = []
+    rows: list[dict[str, Any]] = []
     if finished_run.weights(run).is_file():
         with gpus.reserved(min(1, cell.gpus)):
             described = environment.complete(cell.gpus)
@@ -73,20 +73,12 @@ def numerics(run: Path, manifest: Path, out: Path) -> str:
                 inputs(finished_run.model(run).to(device), tokens)
             ):
                 rows += [
-                    Numerics(
-                        run=cell.run,
-                        layer=layer,
-                        tokens=cell.context,
-                        dtype="bfloat16",
-                        started=environment.now(),
-                        device=described["device"],
-                        environment=described,
-                        **values,
-                    )
+                    {"run": cell.run, "layer": layer, "tokens": cell.context, **values}
+                    | {"environment": described}
                     for values in compared(*layer_inputs)
                 ]
     with replacing(out) as file:
-        file.writelines(map(line, rows))
+        file.writelines(f"{json.dumps(row)}\n".encode() for row in rows)
     return f"{cell.name}: {len(rows)} comparisons at {cell.context:,} tokens"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import duckdb
 
-from lmscaling.records.checks import Numerics
-from lmscaling.records.run import line
 from lmscaling.records.timing import Measurement
 
 DEVICE, OTHER_DEVICE = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
@@ -52,20 +50,6 @@ def write(study: Path, *points: Measurement) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         name = hashlib.sha256(text.encode()).hexdigest()[:12]
         (folder / f"{name}.json").write_text(text)
-
-
-def write_device(study: Path, runs: list[str]) -> None:
-    (study / "numerics").mkdir(exist_ok=True)
-    for i, run in enumerate(runs):
-        layers = [
-            Numerics(run=run, layer=layer, implementation=name, tokens=64 * 2**i, dtype="bfloat16",
-                     mean_over_sd=1.0 + layer, y_error=None, dq_error=error * (1 + layer),
-                     dk_error=None, dv_error=None, status="done", message="",
-                     started="2026-01-01", device=DEVICE, environment=HERE)
-            for layer in (0, 1)
-            for name, error in (("chunked", 0.004), ("centred", 0.004), ("uncentred", 0.1))
-        ]  # fmt: skip
-        (study / "numerics" / f"{run}.jsonl").write_bytes(b"".join(map(line, layers)))
 
 
 def publish(study: Path, *points: Measurement) -> None:

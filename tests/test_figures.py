@@ -26,7 +26,7 @@ from lmscaling.report.table import SECTIONS
 from lmscaling.store import build as store
 
 NAMES = list(registry.figures())
-TIMED = re.compile(r"FROM (speeds|measurements|numerics|checks)|task_")
+TIMED = re.compile(r"FROM (speeds|measurements|checks)|task_")
 """What a query reads that shows a sweep, the study of a device or tasks."""
 TRAINING = [name for name in NAMES if not TIMED.search(figures.load(name).QUERY)]
 SHOWS_LOSS = re.compile(r"\b(val_)?loss\b|FROM learning_curves")
@@ -78,7 +78,7 @@ def finish(study, cells):
 
 
 def fill(study, cells):
-    """Runs that were foreseen, tasks, a speed study, and what only the study of a device has."""
+    """Runs that were foreseen, tasks, and a speed study."""
     for run, cell in study_file.read_record(study / "study.json").grid.tasks.items():
         test_tasks.finish(study, run, cell, 0.5)
     foreseen = [
@@ -88,7 +88,6 @@ def fill(study, cells):
     forecast.write(study, foreseen, sealed="2025-01-01T00:00:00+00:00")
     finish(study, cells)
     speed_points.write(study, *speed_points.tiny())
-    speed_points.write_device(study, [cell.run for cell in cells if cell.attention == "linear"])
 
 
 @pytest.fixture(autouse=True)

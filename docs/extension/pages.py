@@ -111,7 +111,6 @@ NEEDS = {
     "memory": "Set `speed: time_step` in the study; the published times have no memory.",
     "image_samples": "Give `tasks:` a row on a dataset of kind `images`.",
     "learning_rates": "Give `axes.lr_scale` several values.",
-    "dq_error": "`python benchmarks/gradient_error.py` measures it in the layers of a run.",
     "loss_by_position": "Set `evaluate:` in the study.",
     "recall_pairs": "Give `tasks:` a row on a dataset of kind `recall`.",
     "recall_state": "Give `tasks:` a row on a dataset of kind `recall`.",

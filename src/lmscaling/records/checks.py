@@ -1,14 +1,13 @@
-"""Records of how correctly a device computes: checks of kernels, and errors of gradients."""
+"""Records of how correctly a device computes."""
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.records import schema
-from lmscaling.records.run import FORMAT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,49 +36,3 @@ def findings(path: Path) -> list[Finding]:
     except (UserError, KeyError, TypeError) as error:
         print(f"{path} is not used: {error}; the kernels are checked again", file=sys.stderr)
         return []
-
-
-@dataclass(frozen=True, kw_only=True)
-class Numerics:
-    """``numerics/<run>.jsonl``: rounding errors of the gradients of one layer of a trained
-    model.
-
-    Errors are relative: norm of the difference from float64 over norm of the float64 result of the
-    same inputs. Inputs are the activations and gradients of the layer on validation tokens.
-    """
-
-    record: ClassVar[str] = "numerics"
-    run: str
-    """Cell name and hash."""
-    layer: int
-    """Block, from 0."""
-    implementation: str
-    """File stem in ``kernels/linear/`` or name in another library; ``centred`` and ``uncentred``
-    are the arithmetic of the fused kernels in PyTorch, with operands of products in bfloat16."""
-    tokens: int
-    """Tokens of the sequence: the context of the run."""
-    dtype: str
-    """Data type of the inputs."""
-    mean_over_sd: float
-    """Root mean square over heads and channels of the mean of v over tokens, over that of its
-    standard deviation."""
-    y_error: float | None
-    """Relative error of the output."""
-    dq_error: float | None
-    """Relative error of the gradient of the queries."""
-    dk_error: float | None
-    """Relative error of the gradient of the keys."""
-    dv_error: float | None
-    """Relative error of the gradient of the values."""
-    status: str
-    """``done``, or why there are no errors: ``failed``, ``oom`` or ``slow``."""
-    message: str
-    """The reason; empty unless something went wrong."""
-    started: str
-    """UTC, ISO 8601."""
-    device: str
-    """Name of the GPU or the CPU."""
-    environment: dict[str, Any]
-    """Host, device, versions, git commit."""
-    format: int = FORMAT
-    """Version of the record's format."""

@@ -2,7 +2,7 @@
 
 EXPORTS = (
     "cells", "runs", "attempts", "updates", "gradients", "validations", "spikes", "evaluations",
-    "measurements", "numerics", "forecasts", "samples", "floors",
+    "measurements", "forecasts", "samples", "floors",
 )  # fmt: skip
 """Tables that are exported as Parquet, which figures read."""
 

@@ -22,7 +22,6 @@ from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
 from lmscaling.files import new_folder, parse_json, read_json, read_lines, sha256_of, write_record
 from lmscaling.records import finished, forecast, schema
-from lmscaling.records.checks import Numerics
 from lmscaling.records.floor import Floor
 from lmscaling.records.run import Evaluation, Run
 from lmscaling.records.sample import Sample
@@ -64,7 +63,6 @@ rows have no attempt and no update."""
 RECORDS: dict[str, tuple[type, str, str]] = {
     "run": (Run, "runs/*/run.json", ""),
     "measurement": (Measurement, "speed/*/*/*.json", "delete it and measure again"),
-    "numerics": (Numerics, "numerics/*.jsonl", "delete it and measure again"),
     "sample": (Sample, "samples/*.json", "delete it and run snakemake again"),
     "floor": (Floor, "floors/*.jsonl", "delete it and build the store again"),
     "evaluation": (Evaluation, "evaluations/*/*.jsonl", "delete it and run snakemake again"),

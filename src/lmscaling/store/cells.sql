@@ -57,7 +57,6 @@ CREATE VIEW unknown_fields AS
 SELECT "table", field, count(*) AS records FROM (
     SELECT 'runs' AS "table", unnest(json_keys(unknown_fields)) AS field FROM runs
     UNION ALL SELECT 'measurements', unnest(json_keys(unknown_fields)) FROM measurements
-    UNION ALL SELECT 'numerics', unnest(json_keys(unknown_fields)) FROM numerics
     UNION ALL SELECT 'samples', unnest(json_keys(unknown_fields)) FROM samples
     UNION ALL SELECT 'floors', unnest(json_keys(unknown_fields)) FROM floors
 )

@@ -13,7 +13,6 @@ from importlib.resources import files
 import duckdb
 
 from lmscaling.records import schema
-from lmscaling.records.checks import Numerics
 from lmscaling.records.floor import Floor
 from lmscaling.records.forecast import Sealed
 from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
@@ -29,7 +28,6 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "spikes": (Update,),
     "evaluations": (Evaluation,),
     "measurements": (Measurement,),
-    "numerics": (Numerics,),
     "forecasts": (Sealed,),
     "samples": (Sample,),
     "floors": (Floor,),

@@ -26,12 +26,6 @@ SELECT
     setup_of(environment) AS setup
 FROM measurement_rows;
 
--- One row per layer of a trained model and way to compute its attention.
-CREATE TABLE numerics AS
--- setup: Device and versions. Times of two setups are never compared.
--- unknown_fields: Fields that this version does not know.
-SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM numerics_rows;
-
 -- One row per run that has drawn images.
 CREATE TABLE samples AS
 -- unknown_fields: Fields that this version does not know.
