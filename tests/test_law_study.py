@@ -1,5 +1,6 @@
 """The law study: its records are kept in git, and what is published follows from them."""
 
+import json
 import re
 import shutil
 
@@ -8,6 +9,7 @@ import pytest
 from conftest import ROOT
 
 from lmscaling import Study
+from lmscaling.status import sealing
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +44,37 @@ def test_the_readme_and_the_page_say_what_the_records_say(kept):
     assert f"{floors['5-gram']:.2f} nats" in readme
     n = len(kept.query("SELECT DISTINCT attention, size, seed FROM endpoints WHERE share = 1"))
     assert re.search(rf"\b{n} runs\b", page)
+
+
+def test_the_page_says_which_laws_are_refused_and_how_the_gaps_grow(kept):
+    page = " ".join((ROOT / "docs" / "law_study.md").read_text().split())
+    laws = kept.fit("surface").query("schedule == 'decayed'").set_index("attention").status
+    assert laws.to_dict() == {
+        "softmax": "interaction", "retention": "interaction", "linear": "bound"
+    }  # fmt: skip
+    ends = kept.query(law_answers.ENDS)
+    for name, change in (("linear", "shrinks"), ("retention", "grows")):
+        places = (law_answers.SMALL, 0.25), (law_answers.LARGE, 1.0)
+        small, large = (
+            sum(gaps.values()) / len(gaps)
+            for gaps in (law_answers.gaps(ends, name, *place) for place in places)
+        )
+        assert (large > small) == (change == "grows")
+        assert change in page
+        assert f"from {small:.3f} to {large:.3f}" in page
+    losses = ends.groupby(["attention", "size", "share"]).loss.mean()
+    for size in ("55k", "100k"):
+        first, second, third = losses["linear", size].diff().dropna()
+        assert third < second < first < 0
+
+
+def test_the_seal_was_made_before_what_it_predicts_and_has_its_hash(kept):
+    assert sealing.verify(kept.folder)
+    (seal,) = (kept.folder / "forecasts").glob("*.json")
+    made = json.loads(seal.read_text())
+    sealed = {row["name"]: row for row in made["forecasts"]}
+    held_out = [name for name in sealed if f"-{law_answers.HELD_OUT}-" in name]
+    assert len(held_out) == len(sealed)
+    known = {row["name"]: row for row in kept.runs().to_dict("records")}
+    for name in held_out:
+        assert known[name]["status"] == "pending" or known[name]["started"] > made["sealed"]
