@@ -68,6 +68,15 @@ def test_the_page_says_which_laws_are_refused_and_how_the_gaps_grow(kept):
         assert third < second < first < 0
 
 
+def test_an_attention_whose_law_is_refused_is_drawn_as_points_and_said(kept):
+    (axes,) = kept.figure("loss_over_compute").axes
+    told = {text.get_text().partition(":")[0]: text.get_text() for text in axes.texts}
+    assert {*told} == {"softmax", "retention", "linear"}
+    assert len(axes.lines) == 2
+    assert not re.search(r"\d", told["linear"])
+    assert re.search(r"\d", told["retention"])
+
+
 def test_the_seal_was_made_before_what_it_predicts_and_has_its_hash(kept):
     assert sealing.verify(kept.folder)
     (seal,) = (kept.folder / "forecasts").glob("*.json")

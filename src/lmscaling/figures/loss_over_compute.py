@@ -3,8 +3,9 @@ the trained size that is best for its compute, with a 95 % interval as a band, a
 compute that the attention needs for the lowest loss that all reach, as a multiple of the
 baseline's. Compute is counted in FLOPs of training, attention and head included; between sizes
 FLOPs per token are interpolated. A dashed line without a band is a law whose parameters the runs do
-not determine. The interval of a multiple takes the errors of both laws as independent, so that of
-paired seeds would be narrower. One context is drawn, the one with the most laws.
+not determine; an attention whose law is refused has points only. The interval of a multiple takes
+the errors of both laws as independent, so that of paired seeds would be narrower. One context is
+drawn, the one with the most laws.
 """
 
 from typing import NamedTuple
@@ -33,7 +34,6 @@ QUERY = f"""
     )
     SELECT p.*, (SELECT any_value(baseline) FROM known WHERE source = p.source) AS baseline
     FROM ({points.QUERY}) p JOIN best USING (source, schedule, context)
-    JOIN (FROM surfaces WHERE drawn IS NOT NULL) USING (source, schedule, context, attention)
     WHERE p.flops IS NOT NULL
     ORDER BY p.attention DESC, p.params, p.seed, p.share
 """
@@ -66,14 +66,19 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             groups[law["source"], law["schedule"], law["attention"], law["context"]],
             notna(law["a_opt_low"]),
         )
-        for law in surfaces.to_dict("records")
+        for law in surfaces.loc[surfaces.drawn.notna()].to_dict("records")
     }
     figure, ((axes,),) = style.grid(1, 1, 3.1, top=0)
     ends, base = [], rows.baseline.iloc[0]
     level = max(each.loss.min() for each in paths.values())
-    for name, colour in style.palette(paths).items():
-        own_path, own = paths[name], rows.loc[rows.attention == name]
+    for name, colour in style.palette(rows.attention).items():
+        own = rows.loc[rows.attention == name]
         axes.scatter(own.flops, own.loss, s=9, color=colour, marker=style.marker(name), alpha=0.55)
+        if name not in paths:
+            last = own.loc[own.loss.idxmin()]
+            ends.append((last.flops, last.loss, f"{name}: no law", colour))
+            continue
+        own_path = paths[name]
         _draw_path(axes, own_path, colour)
         label = (
             name
