@@ -102,7 +102,8 @@ def test_numbers_of_captions_are_those_of_the_code(stores):
     views = (ROOT / "src/lmscaling/store/losses.sql").read_text()
     assert "floor(60 * ln(" in views
     for of in ("tiny", "law"):
-        assert stores[of][0]["context_curves"].groupby("run").size().max() <= 60
+        curves = stores[of][0]["learning_curves"].query("split == 'train'")
+        assert curves.groupby("run").size().max() <= 60
     assert forecast_scores.LEVELS == (0.8, LEVEL)
     assert LEVEL == 0.95
     for name, text in CAPTIONS.items():

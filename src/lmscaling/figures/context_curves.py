@@ -22,6 +22,7 @@ QUERY = """
     SELECT source, attention, size, params, context, seed, run, status, updates, tokens, hours,
         loss, spike
     FROM curves
+    WHERE (SELECT count(DISTINCT context) > 1 FROM curves)
     ORDER BY ALL
 """
 

@@ -5,16 +5,20 @@ from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from pandas import DataFrame, Series
+from pandas import DataFrame
 
 from lmscaling.figures.shared import ends, floors, style
 from lmscaling.figures.shared.entry import Entry
 from lmscaling.fits.ends import QUERY as ENDS
 from lmscaling.fits.ends import spreads
 
-QUERY = f"""{ENDS.rstrip()}
-    ORDER BY source, params, size, context, attention DESC, seed
+ORDER = "ORDER BY source, params, size, context, attention DESC, seed"
+SIZES = f"{ENDS.rstrip()}\n    {ORDER}"
+CONTEXTS = f"""
+    FROM ({ENDS}) WHERE (SELECT count(DISTINCT context) > 1 FROM known WHERE branch IS NULL)
+    {ORDER}
 """
+"""A single context needs no figure against it."""
 
 MARKS = """\
 Hollow diamonds spent over 5 % more or less than their budget, as written beside them, and no line
@@ -30,7 +34,6 @@ def draw_contexts(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     for size, axes in zip(sizes, panels, strict=True):
         _draw_panel(axes, rows, rows.loc[rows["size"] == size], "context")
         axes.set_title(size)
-        _margins(axes, rows.context)
         style.context_scale(axes, rows.context, 7)
     floors.draw(panels, db, rows)
     return _finish(figure, panels, rows, "Context (tokens)")
@@ -42,15 +45,10 @@ def draw_sizes(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     for context, axes in zip(contexts, panels, strict=True):
         _draw_panel(axes, rows, rows.loc[rows.context == context], "params")
         axes.set_title(f"context {context:,}")
-        _margins(axes, rows.params)
+        axes.set_xlim(rows.params.min() / 1.3, rows.params.max() * 1.3)  # also of a single size
         style.count_scale(axes)
     floors.draw(panels, db, rows, contexts, x=0.985)
     return _finish(figure, panels, rows, "N (parameters)")
-
-
-def _margins(axes: Axes, x: Series) -> None:
-    """Room beside the first and the last value, also if there is only one."""
-    axes.set_xlim(x.min() / 1.3, x.max() * 1.3)
 
 
 def _draw_panel(axes: Axes, rows: DataFrame, part: DataFrame, x: str) -> None:
@@ -80,7 +78,7 @@ Final loss against training context, by model size. Points are the losses of run
 validation tokens, cut to the training context; lines join means over seeds. All runs have the same
 budget and the same tokens per step, so a longer context means fewer sequences, not more text.
 {MARKS}""",
-        QUERY,
+        CONTEXTS,
         draw_contexts,
         "learning",
     ),
@@ -88,7 +86,7 @@ budget and the same tokens per step, so a longer context means fewer sequences, 
         f"""\
 Final loss against model size, by context. Points are the validation losses of runs at the end of
 their budget; lines join means over seeds. N counts parameters without embeddings. {MARKS}""",
-        QUERY,
+        SIZES,
         draw_sizes,
         "learning",
     ),
