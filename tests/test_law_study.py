@@ -50,7 +50,7 @@ def test_the_page_says_which_laws_are_refused_and_how_the_gaps_grow(kept):
     page = " ".join((ROOT / "docs" / "law_study.md").read_text().split())
     laws = kept.fit("surface").query("schedule == 'decayed'").set_index("attention").status
     assert laws.to_dict() == {
-        "softmax": "interaction", "retention": "interaction", "linear": "bound"
+        "softmax": "interaction", "retention": "interaction", "linear": "no_floor"
     }  # fmt: skip
     ends = kept.query(law_answers.ENDS)
     for name, change in (("linear", "shrinks"), ("retention", "grows")):

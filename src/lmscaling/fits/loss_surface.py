@@ -32,6 +32,7 @@ STATUSES = {
     "few_runs": "fewer than ten runs, or a size of one run among fewer than ten sizes: a run that "
     "went wrong would look like an effect of the size",
     "schedule": "the schedule of these runs is unknown: no surface",
+    "no_floor": "the fit drives E to zero or below: the losses fall too straight for a floor",
     "bound": "a parameter is at its bound",
     "not_unique": "several surfaces fit the points equally well",
     "stopped_early": "no convergence within the maximum number of steps",
@@ -210,7 +211,8 @@ def _fit(
         condition=best.condition,
     )
     if best.at_bound:
-        return replace(law, status="bound")
+        no_floor = best.fit.theta_K[0] <= inference.WEIGHTLESS
+        return replace(law, status="no_floor" if no_floor else "bound")
     if not best.fit.converged:
         return replace(law, status="stopped_early")
     if best.condition > inference.CONDITION:
