@@ -87,3 +87,15 @@ def test_the_seal_was_made_before_what_it_predicts_and_has_its_hash(kept):
     known = {row["name"]: row for row in kept.runs().to_dict("records")}
     for name in held_out:
         assert known[name]["status"] == "pending" or known[name]["started"] > made["sealed"]
+
+
+def test_the_readme_and_the_page_say_how_far_the_seal_and_the_line_missed(kept):
+    told = law_answers.sealed(kept, kept.query(law_answers.ENDS))
+    seal, line, verdict = re.findall(
+        r"errors: ([\d.]+) nats of the seal, ([\d.]+) of the line. The forecast is ([\w ]+)\.", told
+    )[0]
+    readme, page = (ROOT / name for name in ("README.md", "docs/law_study.md"))
+    for text in (" ".join(path.read_text().split()) for path in (readme, page)):
+        assert f"{seal} nats" in text
+        assert line in text
+    assert f"the forecast is {verdict}" in page.read_text()
