@@ -148,8 +148,8 @@ def _with_laws(rows: Iterable[Row]) -> Iterator[Row]:
         budgets = list(law)
         first, empty = budgets[0], {"number": "", "lack": None, "moved": None}
         if {row["status"] for row in budgets} <= {"too_few", "unknown_schedule"}:
-            why = optimum.STATUSES[first["status"]]
-            yield first | empty | {"at": "all", "why": why}
+            why, unit = optimum.STATUSES[first["status"]], first["unit"].replace("updates", "steps")
+            yield first | empty | {"at": f"all, {unit}", "why": why}
             continue
         for row in budgets:
             at, best = budget_of(row["budget"], row["unit"]), number(row, "best", "short")
