@@ -41,7 +41,8 @@ def test_the_readme_and_the_page_say_what_the_records_say(kept):
         )
         assert losses in text
     loss, one = whole["linear", law_answers.HELD_OUT], rows.loc[("linear", law_answers.HELD_OUT)]
-    assert f"ends at {loss:.2f} nats, and its multiplier has risen to {one.flops:.2f}" in page
+    assert f"{loss:.2f} nats" in page
+    assert f"risen to {one.flops:.2f}" in page
     floors = kept.query(law_answers.FLOORS).set_index("name").loss
     assert f"{floors['5-gram']:.2f} nats" in readme
     n = len(kept.query("SELECT DISTINCT attention, size, seed FROM endpoints WHERE share = 1"))

@@ -192,11 +192,11 @@ def test_the_report_counts_failures_and_compares_attentions(study, well, failed)
 
 
 def test_a_failed_run_is_an_arrow_at_the_upper_edge(failed):
-    for name in ("context_scaling", "parameter_scaling"):
-        lines = [(axes, line) for axes in drawn(failed[0], name).axes for line in axes.lines]
-        ends = [line.get_ydata()[-1] for axes, line in lines
-                if line.get_transform() == axes.get_xaxis_transform()]  # fmt: skip
-        assert ends == [1, 1]
+    panels = drawn(failed[0], "parameter_scaling").axes
+    lines = [(axes, line) for axes in panels for line in axes.lines]
+    ends = [line.get_ydata()[-1] for axes, line in lines
+            if line.get_transform() == axes.get_xaxis_transform()]  # fmt: skip
+    assert ends == [1, 1]
 
 
 def test_runs_of_unequal_budgets_are_marked_with_their_hours_and_not_joined(published):
@@ -222,7 +222,7 @@ def test_bars_of_different_lines_stand_side_by_side(published, name):
 
 
 def test_intervals_are_of_measured_seeds_where_there_are_enough(well):
-    said = " ".join(drawn(well, "context_scaling").get_supxlabel().split())
+    said = " ".join(drawn(well, "parameter_scaling").get_supxlabel().split())
     assert "95 %" in said
     assert "if seeds" not in said
     sentence("figure", said)

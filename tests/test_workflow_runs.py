@@ -90,15 +90,15 @@ def test_an_edited_helper_draws_its_figures_and_one_that_fails_holds_up_no_other
     drawn = place.results / "figures/drawn.json"
     before = json.loads(drawn.read_text())
     place.append("src/lmscaling/figures/learning_curves.py", "# edited\n")
-    place.edit("src/lmscaling/figures/context_scaling.py", "QUERY =", "QUERY = 'SELECT' #")
+    place.edit("src/lmscaling/figures/throughput.py", "QUERY =", "QUERY = 'SELECT' or")
     failed = place.snakemake("--cores", "2", check=False)
     assert failed.returncode == 1
-    assert "context_scaling (" in failed.stdout + failed.stderr
+    assert "throughput (" in failed.stdout + failed.stderr
     assert "Traceback" in (place.results / "logs/draw.log").read_text()
     after = json.loads(drawn.read_text())
     assert before.keys() == after.keys() == FIGURES
     assert {name for name in after if after[name] != before[name]} == CURVES
-    assert (place.results / "figures/context_scaling.svg").is_file()
+    assert (place.results / "figures/throughput.svg").is_file()
 
 
 def test_an_attention_that_looks_ahead_is_not_trained_and_the_rest_goes_on(place):
