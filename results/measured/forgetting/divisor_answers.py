@@ -47,7 +47,9 @@ def more(many: Sequence[Row], few: Sequence[Row]) -> float:
         [sum(r["is_blown"] for r in rows), sum(not r["is_blown"] for r in rows)]
         for rows in (many, few)
     ]
-    return float(fisher_exact(table, alternative="greater").pvalue)
+    _, p = fisher_exact(table, alternative="greater")
+    assert isinstance(p, float)
+    return p
 
 
 def spikes(rows: Sequence[Row]) -> Iterator[str]:
@@ -132,10 +134,15 @@ def damage(rows: Sequence[Row]) -> Iterator[str]:
         yield f"S4, 4,096 minus 256, {words}: {centre:+.3f} ({said}), {len(pairs)} pairs"
 
 
-def main() -> None:
+def said() -> Iterator[str]:
+    """A line for each number."""
     rows = [json.loads(line) for line in LINES.read_text().splitlines()]
     for part in (spikes, divisors, added, damage):
-        print(*part(rows), sep="\n")
+        yield from part(rows)
+
+
+def main() -> None:
+    print(*said(), sep="\n")
 
 
 if __name__ == "__main__":

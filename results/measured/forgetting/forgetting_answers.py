@@ -1,7 +1,8 @@
 """Answers to questions.md, by the rules given there.
 
-    python results/measured/forgetting/forgetting_answers.py         # of the studies in results/
-    python results/measured/forgetting/forgetting_answers.py --seal  # H6, before 2,048 and 4,096
+    python results/measured/forgetting/forgetting_answers.py            # of the records beside it
+    python results/measured/forgetting/forgetting_answers.py results    # of studies in a folder
+    python results/measured/forgetting/forgetting_answers.py results --seal    # H6, before its runs
 
 Each hypothesis is a list of conditions on means over seeds. Its p-value is the largest of theirs,
 and those of all hypotheses are corrected by Holm's method. It is refuted if a condition is violated
@@ -14,7 +15,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pandas import DataFrame
@@ -24,7 +25,7 @@ from lmscaling import Study
 from lmscaling.fits import seeds
 from lmscaling.fits.noise import holm
 
-ROOT = Path(__file__).parents[3]
+HERE = Path(__file__).parent
 SEAL = Path(__file__).with_name("sealed.json")
 PAIRED, GATES = (Path(__file__).with_name(f"{name}.jsonl") for name in ("paired", "gates"))
 LEVEL = 0.05
@@ -96,12 +97,22 @@ class Losses(NamedTuple):
         exact = self.floors["exact", context]
         return {seed: loss - exact for seed, loss in self.last[form, context].items()}
 
+    def lag(self, context: int) -> float:
+        """Excess of a reader that cannot forget, nats."""
+        return self.floors["cannot forget", context] - self.floors["exact", context]
+
     def mean(self, form: str, context: int) -> float:
         return float(np.mean([*self.excess(form, context).values()]))
 
 
-def read(study: str, prefix: str = "") -> Losses:
-    found = Study(ROOT / "results" / study, fresh=True)
+def study_of(part: str, results: Path | None) -> Study:
+    """A study by the end of its name, in a folder of results or of the records beside this file."""
+    if results is None:
+        return Study(HERE / part if part else HERE, fresh=True)
+    return Study(results / "_".join(filter(None, ("forgetting", part))), fresh=True)
+
+
+def read(found: Study, prefix: str = "") -> Losses:
     last: dict[tuple[str, int], dict[int, float]] = {}
     for row in found.query(LAST).to_dict("records"):
         place = prefix + FORMS[row["attention"]], row["context"]
@@ -111,8 +122,19 @@ def read(study: str, prefix: str = "") -> Losses:
     return Losses(last, floors)
 
 
+def losses(results: Path | None) -> Losses:
+    """Part A, with states that are emptied as forms of the same table."""
+    scratch = read(study_of("", results))
+    emptied = read(study_of("reset", results), "emptied ")
+    return Losses(scratch.last | emptied.last, scratch.floors)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def state_or_norm(of: Losses) -> list[Condition]:
-    """H2, with states that are emptied as forms of the same table."""
+    """H2."""
     sums, emptied = of.excess("sum", 2048), of.excess("emptied sum", 2048)
     rms, both = of.excess("rms", 2048), of.excess("emptied rms", 2048)
     return (
@@ -162,17 +184,25 @@ def u_shape(of: Losses) -> list[Condition]:
     return found
 
 
-def misled(paired: Sequence[Mapping[str, float]]) -> list[Condition]:
-    """H1: D(3,584) by form, from the lines of paired.py."""
-    by = {(FORMS[str(r["attention"])], int(r["before"]), int(r["seed"])): r["loss"] for r in paired}
-    rises = {
-        form: [by[form, 3584, seed] - by[form, 0, seed] for seed in sorted({k[2] for k in by})]
-        for form in ("sum", "gate", "softmax")
-    }
+def rises(path: Path = PAIRED) -> dict[str, dict[int, list[float]]]:
+    """D(b) of each seed by form and b, from the lines of paired.py."""
+    rows = lines_of(path)
+    none = {(row["attention"], row["seed"]): row["loss"] for row in rows if not row["before"]}
+    found: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        of_form = found.setdefault(FORMS[row["attention"]], {})
+        rise = row["loss"] - none[row["attention"], row["seed"]]
+        of_form.setdefault(row["before"], []).append(rise)
+    return found
+
+
+def misled() -> list[Condition]:
+    """H1."""
+    of = {form: by[3584] for form, by in rises().items()}
     return (
-        above("D of sum", rises["sum"], 0.5)
-        + within("D of gate", rises["gate"], -0.05, 0.05)
-        + below("D of softmax", rises["softmax"], 0.15)
+        above("D of sum", of["sum"], 0.5)
+        + within("D of gate", of["gate"], -0.05, 0.05)
+        + below("D of softmax", of["softmax"], 0.15)
     )
 
 
@@ -203,13 +233,12 @@ def predicted(of: Losses) -> dict[str, dict[str, float]]:
     """H6: the excess of the sum at 2,048 and 4,096 tokens, from that at 256, 512 and 1,024."""
     known = [256, 512, 1024]
     y = np.array([of.mean("sum", c) for c in known])
-    lag = {c: of.floors["cannot forget", c] - of.floors["exact", c] for c in (*known, 2048, 4096)}
-    k = float(np.mean(y - [lag[c] for c in known]))
+    k = float(np.mean(y - [of.lag(c) for c in known]))
     slope, offset = np.polyfit(np.log(known), y, 1)
     power, factor = np.polyfit(np.log(known), np.log(y), 1)
     return {
         str(c): {
-            READER: lag[c] + k,
+            READER: of.lag(c) + k,
             "a line in ln T": float(slope * math.log(c) + offset),
             "a power law": float(math.exp(factor) * c**power),
             "the last value": float(y[-1]),
@@ -233,27 +262,44 @@ def sealed(of: Losses) -> str:
     return "\n".join([f"seal {digest}", *lines, "holds" if good else "refuted"])
 
 
-def judged(hypotheses: Mapping[str, list[Condition]], either: list[list[Condition]]) -> str:
-    """A line for each condition, and the verdicts; of H4 one condition of each list has to hold."""
+class Verdict(NamedTuple):
+    """What became of a hypothesis; of H4 one condition of each half-life has to hold."""
+
+    name: str
+    verdict: str
+    p: float
+    corrected: float
+    parts: list[Condition]
+
+    def __str__(self) -> str:
+        head = f"{self.name}: {self.verdict}, p {self.p:.2g}, corrected {self.corrected:.2g}"
+        return "\n    ".join([head, *map(said, self.parts)])
+
+
+def judged(
+    hypotheses: Mapping[str, list[Condition]], either: list[list[Condition]]
+) -> list[Verdict]:
+    """The verdicts, from the conditions of each hypothesis and those of H4."""
     p = {name: max(one.p for one in parts) for name, parts in hypotheses.items()}
     p["H4"] = max(min(1.0, len(parts) * min(one.p for one in parts)) for parts in either)
-    lines: list[str] = []
     every = {**hypotheses, "H4": [one for parts in either for one in parts]}
+    found: list[Verdict] = []
     for (name, raw), corrected in zip(p.items(), holm([*p.values()]), strict=True):
         contrary = min(one.contrary for one in every[name]) * len(every[name])
         is_refuted = contrary < LEVEL and name != "H4"
         verdict = "holds" if corrected < LEVEL else "refuted" if is_refuted else "not decided"
-        lines.append(f"{name}: {verdict}, p {raw:.2g}, corrected {corrected:.2g}")
-        lines += [f"    {one.words}: {_said(one)}" for one in every[name]]
-    return "\n".join(lines)
+        found.append(Verdict(name, verdict, raw, corrected, every[name]))
+    return sorted(found)
 
 
-def _said(one: Condition) -> str:
+def said(one: Condition) -> str:
+    """The condition with its mean and interval."""
     centre, ends = seeds.mean(one.sample)
     assert ends
     sign = -1 if " < " in one.words else 1
     low, high = sorted(sign * (end or math.nan) for end in (ends.low, ends.high))
-    return f"{sign * centre:+.3f} ({low:+.3f} to {high:+.3f}), {len(one.sample)} seeds"
+    number = f"{sign * centre:+.3f} ({low:+.3f} to {high:+.3f})"
+    return f"{one.words}: {number}, {len(one.sample)} seeds"
 
 
 def unconverged(along: DataFrame) -> Iterator[str]:
@@ -264,28 +310,30 @@ def unconverged(along: DataFrame) -> Iterator[str]:
             yield f"not converged: {FORMS[name]} at {context}, seed {seed}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seal", action="store_true", help=f"write {SEAL.name}")
-    longer = read("forgetting_longer")
-    if parser.parse_args().seal:
-        SEAL.write_text(json.dumps(predicted(longer), indent=1) + "\n")
-        return
-    scratch, emptied = read("forgetting"), read("forgetting_reset", "emptied ")
-    of = Losses(scratch.last | emptied.last, scratch.floors)
-    along = Study(ROOT / "results" / "forgetting", fresh=True).query(ALONG)
-    paired, gates = (
-        [json.loads(line) for line in path.read_text().splitlines()] for path in (PAIRED, GATES)
-    )
+def verdicts(results: Path | None) -> list[Verdict]:
+    """H1 to H5 and H7."""
+    of, along = losses(results), study_of("", results).query(ALONG)
     hypotheses = {
-        "H1": misled(paired),
+        "H1": misled(),
         "H2": state_or_norm(of),
-        "H3": gate_finds_it(of, gates),
-        "H5": u_shape(longer),
+        "H3": gate_finds_it(of, lines_of(GATES)),
+        "H5": u_shape(read(study_of("longer", results))),
         "H7": equal_compute_and_state(of, along),
     }
-    print(judged(hypotheses, no_fixed_decay(of)), "H6: " + sealed(longer), sep="\n")
-    print(*unconverged(along), sep="\n")
+    return judged(hypotheses, no_fixed_decay(of))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("results", type=Path, nargs="?", help="folder that has the studies")
+    parser.add_argument("--seal", action="store_true", help=f"write {SEAL.name}")
+    args = parser.parse_args()
+    longer = read(study_of("longer", args.results))
+    if args.seal:
+        SEAL.write_text(json.dumps(predicted(longer), indent=1) + "\n")
+        return
+    print(*verdicts(args.results), "H6: " + sealed(longer), sep="\n")
+    print(*unconverged(study_of("", args.results).query(ALONG)), sep="\n")
 
 
 if __name__ == "__main__":

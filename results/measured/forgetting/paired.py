@@ -105,8 +105,9 @@ def main() -> None:
     parser.add_argument("study", type=Path)
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--gates", action="store_true", help=f"write {GATES.name}")
+    parser.add_argument("--out", type=Path, help=f"in place of {OUT.name}")
     args = parser.parse_args()
-    out = GATES if args.gates else OUT
+    out = args.out or (GATES if args.gates else OUT)
     out.write_text("".join(lines(args.study, args.context, args.gates)))
 
 

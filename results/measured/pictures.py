@@ -1,10 +1,11 @@
 """The pictures of the README and of the pages of studies.
 
-    python results/measured/law/pictures.py    # writes docs/pictures/*.svg
+    python results/measured/pictures.py    # writes docs/pictures/*.svg
 
 Numbers of the law study are those of ``law_answers.py``, and its lines those of the figure
-``loss_over_compute``. Published gaps are those of the claims (``claims/_contrasts.py``): between
-the training losses of two runs of one size and context, when the one that lasted fewer hours ends.
+``loss_over_compute``. Those of the study of forgetting are of ``forgetting_answers.py``. Published
+gaps are those of the claims (``claims/_contrasts.py``): between the training losses of two runs of
+one size and context, when the one that lasted fewer hours ends.
 Speed-ups are those of the figure ``speed_up``: a training step with the fastest softmax over one
 with chunked linear attention.
 """
@@ -16,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import law_answers
 import matplotlib as mpl
+from forgetting import forgetting_answers
+from law import law_answers
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -28,10 +30,10 @@ from lmscaling.claims import _contrasts
 from lmscaling.figures import loss_over_compute
 from lmscaling.figures.shared import style
 from lmscaling.files import replacing
-from lmscaling.fits import loss_surface, points
+from lmscaling.fits import loss_surface, points, seeds
 from lmscaling.store import PUBLISHED, build
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "pictures"
 THEMES = {
     "light": {"text": "#1a1c20", "grid": "#dedbd3", "sizes": "#a084ca #8766b8 #62409a #3a1c6b"},
@@ -43,6 +45,8 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 MARKERS = {"124M": "o", "355M": "s", "774M": "^", "1558M": "D"}
 ATTENTIONS = ("linear", "retention", "softmax")
 """From the highest loss to the lowest, as their lines lie."""
+FORMS = ("sum", "rms", "gate", "emptied sum", "softmax")
+"""Forms of the study of forgetting that the picture shows."""
 DECAYED = points.QUERY_OF.format(view="(FROM law_points WHERE schedule = 'decayed')")
 MEANS = """
     SELECT attention, params, share, avg(flops) AS flops, avg(loss) AS loss
@@ -126,6 +130,52 @@ def draw_law(panels: tuple[Axes, Axes], study: Study, theme: str) -> None:
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
     left.legend()
+
+
+def draw_forgetting(panels: tuple[Axes, Axes], theme: str) -> None:
+    """Losses above what can be known, by context, and losses behind other documents."""
+    left, right = panels
+    of, rises = forgetting_answers.losses(None), forgetting_answers.rises()
+    text = THEMES[theme]["text"]
+    names = dict(zip(FORMS, style.palette(FORMS).values(), strict=True))
+    colours = names | ({"softmax": BRIGHTER["softmax"]} if theme == "dark" else {})
+    contexts = sorted({context for form, context in of.last if form == "sum"})
+    lag = [of.lag(context) for context in contexts]
+    left.plot(contexts, lag, color=text, linewidth=3, alpha=0.35)
+    left.annotate(
+        "cannot forget", (contexts[-1], lag[-1]), (4, 0), textcoords="offset points", va="center"
+    )
+    for form, colour in colours.items():
+        means, ends = zip(
+            *(seeds.mean([*of.excess(form, c).values()]) for c in contexts), strict=True
+        )
+        look: dict[str, Any] = {"color": colour, "linewidth": 1.6}
+        left.plot(contexts, means, marker="o", markersize=4, **look)
+        left.fill_between(
+            contexts,
+            [e.low for e in ends],
+            [e.high for e in ends],
+            color=colour,
+            alpha=0.2,
+            linewidth=0,
+        )
+        left.annotate(form, (contexts[-1], means[-1]), (4, 0), textcoords="offset points",
+                      color=colour, va="center")  # fmt: skip
+        if form in rises:
+            before = sorted(rises[form])
+            middle = [seeds.mean(rises[form][b])[0] for b in before]
+            right.plot(before, middle, marker="o", markersize=4, label=form, **look)
+    for axes in panels:
+        axes.axhline(0, color=text, linewidth=0.9)
+    _contexts(left, contexts, "Context (tokens)")
+    left.set_xlim(None, contexts[-1] * 3.2)
+    left.set_ylabel("Loss above the exact one (nats per token)")
+    left.set_title("A state that does not forget loses more …", loc="left", weight="bold")
+    right.set_xlabel("Tokens of other documents before")
+    right.set_ylabel("Loss minus that behind none (nats)")
+    right.set_title("… the more stands before", loc="left", weight="bold")
+    right.spines[["top", "right"]].set_visible(False)
+    right.legend()
 
 
 def draw_published(
