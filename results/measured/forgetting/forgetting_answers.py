@@ -3,6 +3,7 @@
     python results/measured/forgetting/forgetting_answers.py            # of the records beside it
     python results/measured/forgetting/forgetting_answers.py results    # of studies in a folder
     python results/measured/forgetting/forgetting_answers.py results --seal    # H6, before its runs
+    python results/measured/forgetting/forgetting_answers.py results --keep    # their losses
 
 Each hypothesis is a list of conditions on means over seeds. Its p-value is the largest of theirs,
 and those of all hypotheses are corrected by Holm's method. It is refuted if a condition is violated
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pandas import DataFrame
+from pandas import DataFrame, concat, read_csv
 from scipy.stats import t
 
 from lmscaling import Study
@@ -40,17 +41,15 @@ FORMS = {
     "local.window32": "window 32",
     "local.window128": "window 128",
 }
-LAST = """
-    SELECT attention, context, seed, val_loss AS loss FROM last_validation WHERE status = 'done'
-"""
-ALONG = """
-    SELECT attention, context, seed, "update" AS step, flops, val_loss AS loss FROM validation
-    WHERE status = 'done' ORDER BY run, step
-"""
-FLOORS = "SELECT name, context, loss FROM floors WHERE context IS NOT NULL"
-
-By = Mapping[int, float]
-"""A number for each seed."""
+PARTS = ("", "reset", "longer", "two", "two_longer")
+"""Ends of the names of the studies."""
+QUERIES = {
+    "validations": """
+        SELECT run, attention, context, seed, "update" AS step, flops, val_loss AS loss
+        FROM validation WHERE status = 'done' ORDER BY run, step
+    """,
+    "floors": "SELECT name, context, loss FROM floors WHERE context IS NOT NULL ORDER BY ALL",
+}
 
 
 class Condition(NamedTuple):
@@ -105,28 +104,36 @@ class Losses(NamedTuple):
         return float(np.mean([*self.excess(form, context).values()]))
 
 
-def study_of(part: str, results: Path | None) -> Study:
-    """A study by the end of its name, in a folder of results or of the records beside this file."""
+def read(kind: str, part: str, results: Path | None) -> DataFrame:
+    """Rows of ``ALONG`` or of ``FLOORS``, of a study in a folder of results or as they are kept."""
     if results is None:
-        return Study(HERE / part if part else HERE, fresh=True)
-    return Study(results / "_".join(filter(None, ("forgetting", part))), fresh=True)
+        kept = read_csv(HERE / f"{kind}.csv", keep_default_na=False)
+        return kept.loc[kept.part == part]
+    folder = results / "_".join(filter(None, ("forgetting", part)))
+    return Study(folder, fresh=True).query(QUERIES[kind])
 
 
-def read(found: Study, prefix: str = "") -> Losses:
+def losses_of(part: str, results: Path | None, prefix: str = "") -> Losses:
     last: dict[tuple[str, int], dict[int, float]] = {}
-    for row in found.query(LAST).to_dict("records"):
+    for row in read("validations", part, results).to_dict("records"):  # in the order of steps
         place = prefix + FORMS[row["attention"]], row["context"]
         last.setdefault(place, {})[row["seed"]] = row["loss"]
-    known = found.query(FLOORS).to_dict("records")
+    known = read("floors", part, results).to_dict("records")
     floors = {(row["name"], int(row["context"])): row["loss"] for row in known}
     return Losses(last, floors)
 
 
 def losses(results: Path | None) -> Losses:
     """Part A, with states that are emptied as forms of the same table."""
-    scratch = read(study_of("", results))
-    emptied = read(study_of("reset", results), "emptied ")
+    scratch, emptied = losses_of("", results), losses_of("reset", results, "emptied ")
     return Losses(scratch.last | emptied.last, scratch.floors)
+
+
+def keep(results: Path) -> None:
+    """Write the validation losses of all studies, and what readers reach, beside this file."""
+    for kind in QUERIES:
+        parts = [read(kind, part, results).assign(part=part) for part in PARTS]
+        concat(parts).to_csv(HERE / f"{kind}.csv", index=False)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -312,12 +319,12 @@ def unconverged(along: DataFrame) -> Iterator[str]:
 
 def verdicts(results: Path | None) -> list[Verdict]:
     """H1 to H5 and H7."""
-    of, along = losses(results), study_of("", results).query(ALONG)
+    of, along = losses(results), read("validations", "", results)
     hypotheses = {
         "H1": misled(),
         "H2": state_or_norm(of),
         "H3": gate_finds_it(of, lines_of(GATES)),
-        "H5": u_shape(read(study_of("longer", results))),
+        "H5": u_shape(losses_of("longer", results)),
         "H7": equal_compute_and_state(of, along),
     }
     return judged(hypotheses, no_fixed_decay(of))
@@ -327,13 +334,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("results", type=Path, nargs="?", help="folder that has the studies")
     parser.add_argument("--seal", action="store_true", help=f"write {SEAL.name}")
+    parser.add_argument("--keep", action="store_true", help="write the losses beside this file")
     args = parser.parse_args()
-    longer = read(study_of("longer", args.results))
-    if args.seal:
-        SEAL.write_text(json.dumps(predicted(longer), indent=1) + "\n")
-        return
-    print(*verdicts(args.results), "H6: " + sealed(longer), sep="\n")
-    print(*unconverged(study_of("", args.results).query(ALONG)), sep="\n")
+    if args.keep:
+        keep(args.results)
+    elif args.seal:
+        SEAL.write_text(json.dumps(predicted(losses_of("longer", args.results)), indent=1) + "\n")
+    else:
+        print(*verdicts(args.results), "H6: " + sealed(losses_of("longer", args.results)), sep="\n")
+        print(*unconverged(read("validations", "", args.results)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -58,18 +58,19 @@ def judged() -> Iterator[Sequence[str]]:
 
 
 def page() -> str:
-    of, longer = answers.losses(None), answers.read(answers.study_of("longer", None))
-    two, further = (answers.read(answers.study_of(part, None)) for part in ("two", "two_longer"))
+    of, longer, two, further = (
+        answers.losses(None),
+        *(answers.losses_of(part, None) for part in ("longer", "two", "two_longer")),
+    )
     both = answers.Losses(two.last | further.last, two.floors | further.floors)
     digest, *errors, verdict = answers.sealed(longer).splitlines()
     named = [line.partition(": ")[::2] for line in errors]
     rows = [(context, *text.rsplit(" ", 1)) for context, text in named]
-    runs = [json_line.split(": ", 1) for json_line in divisor_answers.said()]
-    along = answers.study_of("", None).query(answers.ALONG)
+    runs = [line.split(": ", 1) for line in divisor_answers.said()]
     parts = [
         "**Part A.** Loss above the exact one, nats, mean with its 95 % CI over seeds:",
         excesses(of, FORMS, (128, 512, 2048)),
-        *answers.unconverged(along),
+        *answers.unconverged(answers.read("validations", "", None)),
         "**Part B.** The same, of models that go on from 512 tokens:",
         excesses(longer, ("sum", "gate", "softmax"), LONGER),
         "**Part C.** Two layers:",
