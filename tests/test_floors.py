@@ -7,12 +7,14 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from conftest import write_tokens
+from conftest import write_shard, write_tokens
 from test_marked import manifest, source, study, task
 from test_store import end, header, log, record, runs_of, update, validation, write_study
 
 from lmscaling import figures
 from lmscaling.config import study_file
+from lmscaling.data import shards
+from lmscaling.data.kinds import tables
 from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.evaluate import floors
@@ -95,6 +97,21 @@ def test_a_text_has_floors_of_as_much_of_it_as_the_longest_run_reads_in_its_orde
     os.utime(out, ns=(0, 0))
     floors.write(study)
     assert rows(out)[0]["name"] == "1-gram"
+
+
+def test_a_context_that_is_added_gets_what_is_known_in_it(tmp_path, values):
+    values["datasets"]["lines"] = {"kind": "tables", "documents": 1, "validation_documents": 1}
+    study = write_study(tmp_path, values)
+    manifest, out = with_tokens(study)
+    tokens = np.append(tables.END, np.full(999, tables.FIRST)).astype(np.uint16)
+    write_shard(manifest.with_name("validation-00000.bin"), tokens, source={"shard": 0})
+    shards.write_manifest(manifest, {"train": 2, "validation": 1})
+    floors.write(study)
+    before = {row["context"] for row in rows(out)} - {None}
+    axes = values["axes"] | {"context": [*sorted(before), 64]}
+    changed(study, axes=axes)
+    floors.write(study)
+    assert {row["context"] for row in rows(out)} - {None} == before | {64}
 
 
 def test_large_vocabularies_and_texts_that_cannot_be_read_have_no_floors(tmp_path, values, capsys):

@@ -38,7 +38,7 @@ def write(study: Path) -> None:
     """Write ``floors/<text>.jsonl`` of each text of a study that runs train on.
 
     Only where its tokens are on this machine and its n-grams are numbers of 63 bits. A file that is
-    newer than the tokens and of as many of them stays as it is.
+    newer than the tokens, of as many of them and for all contexts stays as it is.
     """
     record = study / "study.json"
     if not record.is_file():  # published numbers
@@ -69,9 +69,11 @@ def _of_text(corpus: Corpus, cells: list[Cell], manifest: Path, out: Path) -> li
             max(cell.validation.tokens for cell in cells), validation.tokens - 1
         ),
     }
+    contexts = {cell.context for cell in cells}
     if out.is_file() and out.stat().st_mtime >= manifest.stat().st_mtime:
-        written = parse_json(out.read_bytes().partition(b"\n")[0], f"floor {out}")
-        if counts.items() <= written.items():
+        written = [parse_json(text, f"floor {out}") for text in out.read_bytes().splitlines()]
+        has = {row.get("context") for row in written} - {None}
+        if counts.items() <= written[0].items() and (not has or contexts <= has):
             return []
     pieces = train.pieces(1, counts["train_tokens"])
     tokens = np.concatenate([train.read(*piece) for piece in pieces])
@@ -80,7 +82,7 @@ def _of_text(corpus: Corpus, cells: list[Cell], manifest: Path, out: Path) -> li
     counted = task.of(targets[:-1]) > 0 if task else slice(None)
     tables = enumerate(ngram_losses(tokens, targets, corpus.encoding.n_vocab), 1)
     means = [(f"{n}-gram", None, float(losses[counted].mean())) for n, losses in tables]
-    for context in sorted({cell.context for cell in cells}):
+    for context in sorted(contexts):
         known = corpus.source.known(context, targets)
         means += [(name, context, loss) for name, loss in known.items()]
     return [
