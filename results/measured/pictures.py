@@ -170,10 +170,10 @@ def draw_forgetting(panels: tuple[Axes, Axes], theme: str) -> None:
     _contexts(left, contexts, "Context (tokens)")
     left.set_xlim(None, contexts[-1] * 3.2)
     left.set_ylabel("Loss above the exact one (nats per token)")
-    left.set_title("A state that does not forget loses more …", loc="left", weight="bold")
+    left.set_title("Loss above what can be known", loc="left", weight="bold")
     right.set_xlabel("Tokens of other documents before")
     right.set_ylabel("Loss minus that behind none (nats)")
-    right.set_title("… the more stands before", loc="left", weight="bold")
+    right.set_title("Loss behind other documents", loc="left", weight="bold")
     right.spines[["top", "right"]].set_visible(False)
     right.legend()
 
