@@ -145,11 +145,11 @@ def db(tmp_path_factory):
         yield db
 
 
-ROWS = (4, 2, 8, 8, 8, 8, 1, 4, 1, 8)
+ROWS = (4, 2, 8, 8, 8, 1, 1)
 """What the small study has to answer each question with."""
 
 
-@pytest.mark.parametrize("number", range(10), ids=[question[:30] for question, *_ in QUERIES])
+@pytest.mark.parametrize("number", range(7), ids=[question[:30] for question, *_ in QUERIES])
 def test_a_query_of_the_documentation_returns_what_it_announces(db, number):
     _, query, columns = QUERIES[number]
     found = db.sql(query)
