@@ -116,7 +116,7 @@ def test_the_last_words_are_few_and_say_what_slurm_asks_for(tmp_path, values, ca
     lay_out(study, values)
     grid = study_file.read_record(study / "study.json").grid
     limit = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED DUE TO TIME LIMIT ***"
-    reasons = [*(f"error: {letter * 9}" for letter in "abcdefghijklmno"), limit]
+    reasons = [*(f"error: {letter * 9}" for letter in "abcdefghijklmn"), "AssertionError", limit]
     for run, reason in zip(grid.cells, reasons, strict=True):
         live(study, run, log(header(run), update(2)))
         told(study / "logs" / "train" / f"{run}.log", reason)
@@ -124,6 +124,7 @@ def test_the_last_words_are_few_and_say_what_slurm_asks_for(tmp_path, values, ca
     _, *shown, more, remedy, last = capsys.readouterr().err.splitlines()
     assert (len(shown), more.split()[0], last.split()[0]) == (12, "4", "16")
     assert "TIME LIMIT" in "".join(shown)
+    assert "AssertionError" in "".join(shown)
     assert "--set-resources" in remedy
     for line in (shown[-1], more, remedy, last):
         sentence("last words", line)

@@ -10,7 +10,7 @@ import torch
 from conftest import refused
 from strangers import file
 
-from lmscaling import registry
+from lmscaling import attention, registry
 from lmscaling.bench.checks import variant
 from lmscaling.cli import main
 from lmscaling.errors import UserError
@@ -173,6 +173,21 @@ def test_the_options_of_a_cell_and_its_context_reach_the_attention(package):
     text = file(init="assert context == 70")
     package.write("mine", text.replace("rotate):", "rotate, *, context):"))
     check(context=16)  # as long as what is checked
+
+
+@pytest.mark.parametrize("parameters", ["d_model, n_head)", "d_model, n_head, rotate, *, k)"])
+def test_a_constructor_that_does_not_fit_is_refused_with_the_one_that_does(package, parameters):
+    package.write("mine", changed("d_model, n_head, rotate)", parameters))
+    with refused(UserError, "attention mine", "(self, d_model, n_head, rotate)"):
+        check()
+
+
+def test_an_attention_whose_flops_cannot_be_counted_says_why_and_what_it_may_define(package):
+    package.write("mine", file(then="assert len(y[0, 0]) % 64 == 0"))
+    counted = attention.build("mine", 64, 4)
+    assert counted.flops_per_token(256) > 0
+    with refused(UserError, "attention mine", "35 tokens", "AssertionError", "flops_per_token"):
+        counted.flops_per_token(70)
 
 
 def test_of_a_variant_without_memory_nothing_is_said(package):

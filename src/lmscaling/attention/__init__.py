@@ -129,8 +129,8 @@ def load(name: str) -> Any:
     module = import_module(f"{__name__}.{name}")
     if not hasattr(module, "Attention"):
         raise UserError(
-            f"attention/{name}.py defines no class Attention; write one as "
-            "attention/__init__.py says"
+            f"attention/{name}.py defines no class Attention; write one with "
+            "__init__(d_model, n_head, rotate) and forward(x)"
         )
     return complete(module.Attention)
 
@@ -210,6 +210,13 @@ def build(
         more |= {key: value} if value else {}
     if n_head % (n_kv_head or n_head):
         raise UserError(f"n_kv_head is {n_kv_head}; allowed: a divisor of n_head {n_head}")
+    try:
+        signature(variant).bind(d_model, n_head, rotate, **options, **more)
+    except TypeError as error:
+        raise UserError(
+            f"the class of attention {name} cannot be made: {error}; allowed: "
+            "__init__(self, d_model, n_head, rotate), and options that have defaults"
+        ) from None
     attend = variant(d_model, n_head, rotate, **options, **more)
     attend.d_model = d_model  # ``Recomputed`` and ``Counted`` need it
     return attend

@@ -89,12 +89,13 @@ def _flops(module: Any, tokens: int) -> float:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         try:
             on_meta(torch.empty(1, tokens, module.d_model, device="meta"))
-        except RuntimeError as error:
+        except Exception as error:
             name = type(module).__module__.rpartition(".")[2]
+            told = " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]]).rstrip(":")
             raise UserError(
-                f"attention {name} does not run on PyTorch's device meta, where its FLOPs are "
-                f"counted: {str(error).splitlines()[0]}; make its tensors with device=x.device, or "
-                "define flops_per_token"
+                f"attention {name} does not run for {tokens} tokens on PyTorch's device meta, "
+                f"where its FLOPs are counted: {told}; make its tensors with device=x.device, "
+                "compute any number of tokens, or define flops_per_token"
             ) from error
     return float(counter.get_total_flops())
 

@@ -18,8 +18,9 @@ TAIL_BYTES = 65536
 REASON_CHARACTERS = 300
 """Longest reason that is printed; the log has all of it."""
 
-ERROR = re.compile(r"\S.*error:\s*\S|error:\s*\S", re.IGNORECASE)
-"""A line that reports an error and says which; tracebacks are indented."""
+ERROR = re.compile(r"\S.*error:\s*\S|error:\s*\S|\w+Error$", re.IGNORECASE)
+"""A line that reports an error and says which, or Python's error without words; tracebacks are
+indented."""
 
 EMPTY_WORDS = "Exited with exit code"
 """What ``srun`` adds to the log of every job that fails."""

@@ -135,7 +135,8 @@ class Bench:
             return None
         return (
             f"gives another result for the same input, first at position {_first(differs_T)}; use "
-            "no random numbers, no state of earlier calls and no sums in the order of arrival"
+            "no random numbers, no state of earlier calls and no sums in the order of arrival, and "
+            "leave its input as it is"
         )
 
     def _alone(self, x_BTD: Tensor) -> str | None:
