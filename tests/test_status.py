@@ -198,3 +198,15 @@ def test_a_branch_alone_is_not_reset_once_the_checkpoint_of_its_trunk_is_deleted
     reset.move(study, [run])
     reset.move(study, [trunk])
     assert not (study / "runs" / run).exists()
+
+
+def test_the_last_words_name_the_report_that_has_all_records(study, capsys):
+    grid, report = study_file.read_record(study / "study.json").grid, study / "report.html"
+    for run in grid.cells:
+        record(study, run, log(header(run), update(2), end(2)))
+    report.touch()
+    for is_old in (False, True):
+        if is_old:
+            os.utime(report, (0, 0))
+        failures.last_words(study, grid)
+        assert (str(report) in capsys.readouterr().err) != is_old

@@ -42,7 +42,8 @@ def listed(study: Path) -> str:
 
 
 def last_words(study: Path, grid: Grid) -> None:
-    """Print which runs of a grid have failed at the end of a workflow, in a few lines."""
+    """Print at the end of a workflow which runs of a grid have failed, in a few lines, and where
+    the report is, if it has all of them."""
     try:
         failures, advice = _of_runs(study, grid)
     except OSError as error:  # files of another user; the workflow has ended all the same
@@ -53,6 +54,10 @@ def last_words(study: Path, grid: Grid) -> None:
         n = len(firsts) - SHOWN
         lines = lines[firsts[n] :]
         advice.insert(0, f"{n} more reasons: lmscaling status {study} --failed")
+    report = study / "report.html"
+    records = (path.stat().st_mtime for path in study.glob("runs/*/run.json"))
+    if report.exists() and report.stat().st_mtime >= max(records, default=0):
+        advice.append(f"report: {report}")
     if lines or advice:
         print("\n".join(["", *lines, *advice]), file=sys.stderr, flush=True)
 
