@@ -3,6 +3,7 @@
 python results/measured/forgetting/forgetting_page.py    # writes answers.md beside it
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ TWO = Path(__file__).with_name("paired_two.jsonl")
 FORMS = [*answers.FORMS.values()]
 FORMS[1:1] = ["emptied sum", "emptied rms"]
 LONGER = (256, 512, 1024, 2048, 4096)
+STABLE = 2500
+"""Steps of the last validation before the learning rate falls."""
 
 
 def table(*rows: Sequence[str]) -> str:
@@ -57,6 +60,26 @@ def judged() -> Iterator[Sequence[str]]:
         yield one.name, f"**{one.verdict}**", f"{one.corrected:.2g}", numbers
 
 
+def unconverged() -> str:
+    """How many seeds of which cells of part A have not converged."""
+    lines = answers.unconverged(answers.read("validations", "", None))
+    cells = Counter(line.partition(": ")[2].partition(", seed")[0] for line in lines)
+    named = "; ".join(f"{cell} ({n} seeds)" for cell, n in cells.items())
+    return f"Not converged: {named or 'none'}."
+
+
+def before_decay() -> str:
+    """H7 without the gain of the decay, which only the cheaper form has at equal FLOPs."""
+    along = answers.read("validations", "", None)
+    stable = along[along.step <= STABLE]
+    pairs = (("sum", "softmax"), ("softmax", "gate"))
+    parts = (
+        f"{one} minus {other} {ranged(answers.equal_flops(stable, one, other))}"
+        for one, other in pairs
+    )
+    return f"**H7, before the learning rate falls.** {'; '.join(parts)}."
+
+
 def page() -> str:
     of, longer, two, further = (
         answers.losses(None),
@@ -70,7 +93,7 @@ def page() -> str:
     parts = [
         "**Part A.** Loss above the exact one, nats, mean with its 95 % CI over seeds:",
         excesses(of, FORMS, (128, 512, 2048)),
-        *answers.unconverged(answers.read("validations", "", None)),
+        unconverged(),
         "**Part B.** The same, of models that go on from 512 tokens:",
         excesses(longer, ("sum", "gate", "softmax"), LONGER),
         "**Part C.** Two layers:",
@@ -80,6 +103,7 @@ def page() -> str:
         behind(TWO),
         "**Hypotheses**, corrected by Holm's method:",
         table(*judged()),
+        before_decay(),
         f"**H6**, {digest}, {verdict}. Predicted minus measured excess of the sum, nats:",
         table(("context", "prediction", "error"), *rows),
         "**Part D.**",
