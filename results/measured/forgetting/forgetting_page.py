@@ -71,7 +71,7 @@ def unconverged() -> str:
 def before_decay() -> str:
     """H7 without the gain of the decay, which only the cheaper form has at equal FLOPs."""
     along = answers.read("validations", "", None)
-    stable = along[along.step <= STABLE]
+    stable = along.loc[along.step <= STABLE]
     pairs = (("sum", "softmax"), ("softmax", "gate"))
     parts = (
         f"{one} minus {other} {ranged(answers.equal_flops(stable, one, other))}"
