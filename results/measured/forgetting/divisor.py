@@ -1,6 +1,6 @@
 """S1 to S4: what happens to the divisor of linear attention at high rates and long contexts.
 
-    python results/measured/forgetting/divisor.py
+    python results/measured/forgetting/divisor.py            # a processor each: --model 0 and so on
 
 Three models of each form learn 1,000 steps at 512 tokens. From each, branches of 150 steps on texts
 of their own go on at 256 and 4,096 tokens and at 4 and 12 times the rate. ``divisor.jsonl`` beside
@@ -10,6 +10,7 @@ The rounded form is PyTorch's ``elu(x) + 1``, which is zero below -17 in float32
 and nowhere else.
 """
 
+import argparse
 import copy
 import json
 import statistics
@@ -169,10 +170,14 @@ def trained(branch: Branch, gpt: GPT, optimizer: torch.optim.Optimizer) -> dict[
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    every = range(TRUNKS)
+    parser.add_argument("--model", type=int, nargs="*", choices=every, default=every)
+    seeds = parser.parse_args().model
     rows = map(json.loads, OUT.read_text().splitlines() if OUT.exists() else ())
     done = {tuple(row[key] for key in Branch._fields) for row in rows}
-    every = (one for seed in range(TRUNKS) for n in range(TEXTS) for one in plan(seed, n))
-    left = [one for one in every if (*one,) not in done]
+    planned = (one for seed in seeds for n in range(TEXTS) for one in plan(seed, n))
+    left = [one for one in planned if (*one,) not in done]
     left.sort(key=lambda b: (b.trunk, b.feature.partition(",")[0], b.norm))
     torch.set_num_threads(1)
     made: tuple[object, ...] = ()
