@@ -5,22 +5,21 @@ values. Accuracies near 1 are not normal: their intervals are cut at 0 and 1 by 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from scipy.stats import t
+from scipy.stats import sem, t, ttest_1samp
 
 from lmscaling.fits.uncertainty import LEVEL, Interval
 
 
 def mean(values: Sequence[float], level: float = LEVEL) -> tuple[float, Interval | None]:
     """The mean of some seeds with its interval; None for one seed."""
-    sample = np.asarray(values, dtype=float)
-    centre = float(sample.mean())
-    if len(sample) < 2:
+    centre = float(np.mean(values))
+    if len(values) < 2:
         return centre, None
-    error = sample.std(ddof=1) / np.sqrt(len(sample))
-    half = float(t.ppf((1 + level) / 2, len(sample) - 1) * error)
-    return centre, Interval(centre - half, centre + half)
+    half = t.ppf((1 + level) / 2, len(values) - 1) * sem(values)
+    return centre, Interval(float(centre - half), float(centre + half))
 
 
 def differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
@@ -34,5 +33,5 @@ def p_value(sample: Sequence[float]) -> float | None:
         return None
     if np.ptp(sample) == 0:  # of which the t test makes 0 / 0
         return 1.0 if sample[0] == 0 else 0.0
-    error = np.std(sample, ddof=1) / np.sqrt(len(sample))
-    return float(2 * t.sf(abs(np.mean(sample)) / error, len(sample) - 1))
+    found: Any = ttest_1samp(sample, 0.0)
+    return float(found.pvalue)
