@@ -8,6 +8,7 @@ from coverage import Row
 from numpy.random import Generator
 
 from lmscaling.fits import lr_optimum
+from lmscaling.fits.lr_optimum import Sweep
 
 SWEEPS = 6
 """Attentions of a study of rates, each with its own optimum."""
@@ -76,7 +77,7 @@ def rates(name: str, studies: int) -> Iterator[Row]:
             losses = [row[-1] for row in found if row[0] == group.attention]
             scales = sorted({row[6] for row in found})
             table = np.reshape(losses, (-1, len(scales)))
-            vertices.append((lr_optimum.fit(scales, table).scale, None, true))
+            vertices.append((lr_optimum.fit(Sweep.from_losses(scales, table)).scale, None, true))
     yield _row("learning rate", name, "ours", "ln optimum", ours)
     yield _row("learning rate", name, "parabola of three", "ln optimum", vertices)
 

@@ -64,6 +64,10 @@ def test_it_warns_of_rates_that_are_unfair():
     assert lr_optimum.groups(swept_rows(1, seeds=3, sd=0.01)) == []
 
 
+def fitted(scales, losses):
+    return lr_optimum.fit(lr_optimum.Sweep.from_losses(scales, losses))
+
+
 def parabola(optimum, bottom=3.0, scales=SCALES):
     return bottom + 0.04 * np.log(scales / optimum) ** 2
 
@@ -71,14 +75,14 @@ def parabola(optimum, bottom=3.0, scales=SCALES):
 @given(st.floats(0.36, 2.6), st.floats(1, 9), st.floats(0.3, 3))
 def test_a_known_optimum_is_found_in_any_unit_and_at_any_level(optimum, bottom, unit):
     scales = SCALES * unit
-    found = lr_optimum.fit(scales, parabola(optimum * unit, bottom, scales))
+    found = fitted(scales, parabola(optimum * unit, bottom, scales))
     assert found.status == "thin"
     assert (found.scale, found.loss) == pytest.approx((optimum * unit, bottom))
 
 
 @pytest.mark.parametrize(("optimum", "lowest"), [(0.1, 0.25), (20.0, 4.0)])
 def test_an_optimum_beyond_the_rates_tried_is_an_edge_and_has_no_number(optimum, lowest):
-    found = lr_optimum.fit(SCALES, parabola(optimum))
+    found = fitted(SCALES, parabola(optimum))
     assert (found.status, found.scale, found.loss) == ("edge", None, None)
     assert found.lowest_scale == lowest
     assert found.gain == pytest.approx(parabola(optimum)[2] - parabola(optimum).min())
@@ -90,23 +94,23 @@ def test_an_optimum_beyond_the_rates_tried_is_an_edge_and_has_no_number(optimum,
     ([2, 1, 1, 1, 2], "flat", None), ([1, 1, 1, 1, 1], "flat", None),
 ])  # fmt: skip
 def test_two_equal_lowest_losses_have_an_optimum_between_them_and_three_none(losses, status, scale):
-    found = lr_optimum.fit(SCALES, losses)
+    found = fitted(SCALES, losses)
     assert (found.status, found.scale) == (status, scale and pytest.approx(scale))
 
 
 def test_a_missing_loss_is_left_out_and_its_neighbour_steps_in():
     losses = parabola(0.9)
     losses[1] = np.nan
-    assert lr_optimum.fit(SCALES, losses).scale == pytest.approx(0.9)
+    assert fitted(SCALES, losses).scale == pytest.approx(0.9)
     seeds = [losses, parabola(0.9, bottom=4.0)]
-    assert lr_optimum.fit(SCALES, seeds).scale == pytest.approx(0.9)
+    assert fitted(SCALES, seeds).scale == pytest.approx(0.9)
     losses[0] = np.nan
-    assert lr_optimum.fit(SCALES, losses).status == "edge"
+    assert fitted(SCALES, losses).status == "edge"
     losses[3] = np.nan
-    assert lr_optimum.fit(SCALES, losses).status == "too_few"
-    assert lr_optimum.fit(SCALES, losses).study_loss == losses[2]
-    assert lr_optimum.fit([0.5, 2.0, 4.0], [2.0, 1.0, 2.0]).gain is None  # of no rate of the study
-    assert lr_optimum.fit(SCALES, np.full(5, np.nan)) == lr_optimum.LrOptimum(status="too_few")
+    assert fitted(SCALES, losses).status == "too_few"
+    assert fitted(SCALES, losses).study_loss == losses[2]
+    assert fitted([0.5, 2.0, 4.0], [2.0, 1.0, 2.0]).gain is None  # of no rate of the study
+    assert fitted(SCALES, np.full(5, np.nan)) == lr_optimum.LrOptimum(status="too_few")
 
 
 def test_groups_are_runs_that_differ_in_seed_and_rate():

@@ -100,12 +100,8 @@ class Sweep:
         return cls(x, mean, table.without(out), len(out))
 
 
-def fit(scales: ArrayLike, losses: ArrayLike) -> LrOptimum:
-    """The optimum without interval, see ``Sweep.from_losses``."""
-    return _fit(Sweep.from_losses(scales, losses), None)
-
-
-def _fit(sweep: Sweep, scatter: Scatter | None) -> LrOptimum:
+def fit(sweep: Sweep, scatter: Scatter | None = None) -> LrOptimum:
+    """The optimum, with an interval if the scatter of runs is known."""
     x, mean = sweep.x, sweep.mean
     if not len(x):
         return LrOptimum(status="too_few")
@@ -189,7 +185,7 @@ def groups(rows: Iterable[tuple]) -> list[Group]:
     places = {key: Place(study[key][1], key[2], key[0]) for key in tables}
     scatters = paired_losses.measure(tables, places)
     return [
-        Group(*key, study[key][0], _fit(sweep, scatters.get(key))) for key, sweep in sweeps.items()
+        Group(*key, study[key][0], fit(sweep, scatters.get(key))) for key, sweep in sweeps.items()
     ]
 
 

@@ -95,7 +95,7 @@ def write(
         budget: The budget of a run, in words.
         command: What runs the study again; empty of published numbers.
         verdicts: Those on the claims of the literature.
-        rate_warnings: What makes the comparison unfair, see ``lr_optimum.warnings``.
+        rate_warnings: What makes the comparison unfair, see ``rates.warnings``.
         stale: Runs that other code of their attention or model has trained.
         damaged: What is not whole in the study, a sentence each.
         mixed: The rows of ``question.MIXED``.

@@ -52,7 +52,8 @@ TERMS: Mapping[str, Term] = {
 one kernel, and ``states`` are those of all tokens at once. ``own_pairs`` and ``own_tokens`` are of
 an attention that does not say how it is computed, so little is known of them. Centres were counted
 from the operations of a block, or are published numbers of single kernels (FlashAttention reaches
-0.2 to 0.4 of an H100's peak); spreads are about the best for published stacks (``accuracy.py``)."""
+0.2 to 0.4 of an H100's peak); spreads are about the best for published stacks
+(``benchmarks/fit_throughput.py``)."""
 
 KINDS = (
     "flash", "tiled", "softmax_scores", "linear_scores", "chunks", "states", "recurrence", "loop",
