@@ -78,7 +78,7 @@ def total(counts: Iterable[Sequence[int]]) -> list[int]:
 def shares(counts: Sequence[int]) -> dict[int, float]:
     """Share of the tokens after at least N tokens of their document, for N = 1, 2, 4, ...
 
-    As in ``records.run.Evaluation``, a position is that of the token from which the next is predicted.
+    As in ``run.Evaluation``, a position is that of the token from which the next is predicted.
     """
     at_least = np.cumsum(counts[::-1])[::-1]
     return {bounds(i)[0]: float(n / at_least[0]) for i, n in enumerate(at_least) if i}

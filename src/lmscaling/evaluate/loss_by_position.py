@@ -51,7 +51,7 @@ def evaluate(run: Path, manifest: Path, out: Path) -> str:
     Args:
         run: ``results/<study>/runs/<run>``.
         manifest: ``manifest.json`` of the text's tokens.
-        out: Path of the result, JSON lines of ``records.run.Evaluation``.
+        out: Path of the result, JSON lines of ``run.Evaluation``.
 
     Returns:
         A summary in one sentence.
