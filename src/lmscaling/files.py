@@ -198,11 +198,8 @@ def parse_json(text: str | bytes, what: str) -> Any:
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_tensors(path: Path) -> tuple[dict[str, str], str]:
