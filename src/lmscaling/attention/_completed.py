@@ -89,6 +89,8 @@ def _flops(module: Any, tokens: int) -> float:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         try:
             on_meta(torch.empty(1, tokens, module.d_model, device="meta"))
+        except UserError:
+            raise
         except Exception as error:
             name = type(module).__module__.rpartition(".")[2]
             told = " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]]).rstrip(":")

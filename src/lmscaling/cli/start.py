@@ -76,4 +76,4 @@ def demo(args: Namespace) -> str:
             "the demo failed; the logs of its jobs are in results/demo/logs/; to go on, type "
             "lmscaling demo again"
         )
-    return ""
+    return f"report: {Path('results/demo/report.html').absolute()}"

@@ -46,6 +46,10 @@ def last_words(study: Path, grid: Grid) -> None:
     the report is, if it has all of them."""
     try:
         failures, advice = _of_runs(study, grid)
+        report = study / "report.html"
+        records = (path.stat().st_mtime for path in study.glob("runs/*/run.json"))
+        if report.exists() and report.stat().st_mtime >= max(records, default=0):
+            advice.append(f"report: {report}")
     except OSError as error:  # files of another user; the workflow has ended all the same
         failures, advice = [], [f"the runs cannot be read: {error}"]
     lines = job_logs.grouped(failures)
@@ -54,10 +58,6 @@ def last_words(study: Path, grid: Grid) -> None:
         n = len(firsts) - SHOWN
         lines = lines[firsts[n] :]
         advice.insert(0, f"{n} more reasons: lmscaling status {study} --failed")
-    report = study / "report.html"
-    records = (path.stat().st_mtime for path in study.glob("runs/*/run.json"))
-    if report.exists() and report.stat().st_mtime >= max(records, default=0):
-        advice.append(f"report: {report}")
     if lines or advice:
         print("\n".join(["", *lines, *advice]), file=sys.stderr, flush=True)
 

@@ -18,7 +18,7 @@ TAIL_BYTES = 65536
 REASON_CHARACTERS = 300
 """Longest reason that is printed; the log has all of it."""
 
-ERROR = re.compile(r"\S.*error:\s*\S|error:\s*\S|\w+Error$", re.IGNORECASE)
+ERROR = re.compile(r"\S.*error:\s*\S|error:\s*\S|[\w.]+Error$", re.IGNORECASE)
 """A line that reports an error and says which, or Python's error without words; tracebacks are
 indented."""
 
