@@ -98,6 +98,9 @@ CASES = {
     "a gap as good as zero": made({"linear": {PLACE: 0.0001, ("m", 64): 0.3}}, SEEDS),
     "three candidates": made(THREE, SEEDS),
     "five candidates": made(MANY, SEEDS),
+    "five candidates, all ahead": made(
+        {name: {place: -gap for place, gap in of.items()} for name, of in MANY.items()}, SEEDS
+    ),
     "as many wins as losses": made({"linear": {PLACE: 0.3, ("m", 64): -0.3}}, SEEDS),
     "all runs failed": made({"linear": {PLACE: 0.1}}, SEEDS, {("linear", *PLACE): "diverged"}),
     "a failed cell": made({"linear": BEHIND}, SEEDS, {("linear", "s", 64): "diverged"}),

@@ -161,17 +161,24 @@ def test_it_draws_one_run_and_says_what_is_missing(opened, name):
     assert told == [[("cells", 32), ("done", 1), ("running", 1), ("pending", 30)]]
 
 
-def test_several_attentions_are_compared_in_one_panel_and_ranked_beside_it(study):
+@pytest.mark.parametrize(
+    ("third", "label"), [("gated", "gated"), ({"gated": {"rank": 1234567}}, "gated.rank1234567")]
+)
+def test_several_attentions_are_compared_in_one_panel_and_ranked_where_names_have_room(
+    study, third, label
+):
     axes = json.loads((study / "study.json").read_text())["study"]["axes"] | {"lr_scale": [1.0]}
-    lay_out(study, axes=axes | {"attention": ["softmax", "linear", "gated"]}, budget="39 updates")
+    lay_out(study, axes=axes | {"attention": ["softmax", "linear", third]}, budget="39 updates")
     cells = cells_of(study)
     finish(study, [cell for cell in cells if cell.attention != "linear" or cell.size == "s"])
     figure, rows = drawn(study, "overview")
     losses, gaps = figure.axes
-    assert {text.get_text() for text in losses.texts} == {"softmax", "linear", "gated"}
-    assert {text.get_text() for text in gaps.get_yticklabels()} == {"linear", "gated"}
+    assert {text.get_text() for text in losses.texts} == {"softmax", "linear", label}
+    assert {text.get_text() for text in gaps.get_yticklabels()} == {"linear", label}
     assert {*losses.get_xticks()} == {16, 32}
     assert len(rows) == 2 * 2 * (2 + 1 + 2)
+    is_below = gaps.get_position().y1 < losses.get_position().y0
+    assert is_below == (third != label)
     lay_out(study, axes=axes)
     store.build(study)
     with store.connect(study / "store") as db:

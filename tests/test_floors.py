@@ -5,9 +5,12 @@ import math
 import os
 from collections import Counter, defaultdict
 
+import duckdb
 import numpy as np
 import pytest
 from conftest import write_shard, write_tokens
+from matplotlib.figure import Figure
+from pandas import DataFrame
 from test_marked import manifest, source, study, task
 from test_store import end, header, log, record, runs_of, update, validation, write_study
 
@@ -18,6 +21,7 @@ from lmscaling.data.kinds import tables
 from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.evaluate import floors
+from lmscaling.figures.shared import floors as drawn_floors
 from lmscaling.files import read_lines
 from lmscaling.records.floor import Floor
 from lmscaling.records.run import line
@@ -205,3 +209,17 @@ def test_figures_have_a_named_line_at_each_floor_near_the_losses_of_their_contex
     for by_context in panels.values():
         assert by_context[0] == ([2.9], ["3-gram"])
         assert by_context[1][1][0] == "3-gram"
+
+
+def test_a_floor_over_contexts_is_named_at_the_last_point_that_the_panel_shows():
+    floor = {"context": [128, 512, 2048], "loss": [2.9, 2.3, 0.1]}
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot([128, 512, 2048], [3.0, 2.5, 2.2])
+    with duckdb.connect() as db:
+        db.register("floors", DataFrame({"name": "exact", "dataset": "lines"} | floor))
+        db.register("planned", DataFrame({"dataset": ["lines"]}))
+        drawn_floors.draw([axes], db, DataFrame(), dataset="lines")
+    (name,) = axes.texts
+    assert name.get_text() == "exact"
+    assert name.get_position() == (512, 2.3)

@@ -27,6 +27,9 @@ QUERY = f"""
     ORDER BY params, size, context, attention DESC, seed
 """
 
+LONGEST = 16
+"""Letters of a name that stands beside two panels in a row."""
+
 GAPS = """
     SELECT attention, reference, gap, gap_low, gap_high, status, assumed_sd FROM gaps
     WHERE with_baseline AND source = $source AND size = $size AND context = $context
@@ -39,20 +42,32 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     size, context = place(rows)
     x = "context" if rows.loc[rows["size"] == size].context.nunique() > 1 else "params"
     shown = rows.loc[rows["size"] == size if x == "context" else rows.context == context]
-    figure, ((left, right),) = style.grid(1, 2, 2.9, top=0, width_ratios=(1.5, 1))
-    _draw_losses(left, shown, x)
-    if x == "context":
-        style.context_scale(left, shown.context)
-        left.set_xlabel("Context (tokens)")
-    else:
-        style.count_scale(left)
-        left.set_xlabel("N (parameters)")
-    left.set_ylabel(style.loss_label(rows))
-    left.set_title(size if x == "context" else f"context {style.tokens(context)}", loc="left")
-    floors.draw([left], db, rows, None if x == "context" else [context])
     at = {"source": rows.source.iloc[0], "size": size, "context": context}
-    _draw_gaps(right, db.execute(GAPS, at).df(), f"{size} at context {style.tokens(context)}")
+    gaps = db.execute(GAPS, at).df()
+    figure, losses, beside = _panels(rows.attention.unique().tolist(), len(gaps))
+    ends = _draw_losses(losses, shown, x)
+    if x == "context":
+        style.context_scale(losses, shown.context)
+        losses.set_xlabel("Context (tokens)")
+    else:
+        style.count_scale(losses)
+        losses.set_xlabel("N (parameters)")
+    losses.set_ylabel(style.loss_label(rows))
+    losses.set_title(size if x == "context" else f"context {style.tokens(context)}", loc="left")
+    floors.draw([losses], db, rows, None if x == "context" else [context])
+    style.label_ends(losses, ends)
+    _draw_gaps(beside, gaps, f"{size} at context {style.tokens(context)}")
     return figure
+
+
+def _panels(names: list[str], n: int) -> tuple[Figure, Axes, Axes]:
+    """Panels of the losses and of n gaps, below each other where two names leave no room beside."""
+    if max(map(len, names)) <= LONGEST:
+        figure, ((left, right),) = style.grid(1, 2, 2.9, top=0, width_ratios=(1.5, 1))
+        return figure, left, right
+    heights = 2.9, 0.7 + 0.2 * n
+    figure, ((top,), (low,)) = style.grid(2, 1, sum(heights) / 2, top=0, height_ratios=heights)
+    return figure, top, low
 
 
 def place(rows: DataFrame) -> tuple[str, int]:
@@ -64,8 +79,8 @@ def place(rows: DataFrame) -> tuple[str, int]:
     return size, int(context)
 
 
-def _draw_losses(axes: Axes, rows: DataFrame, x: str) -> None:
-    """Means over seeds with bands, and each attention's name at the end of its line."""
+def _draw_losses(axes: Axes, rows: DataFrame, x: str) -> list[tuple[float, float, str, str]]:
+    """Means over seeds with bands; the end of each line, the attention's name and its colour."""
     known, ends = spreads(rows), []
     for name, colour in style.palette(rows.attention).items():
         own = rows.loc[rows.attention == name]
@@ -81,7 +96,7 @@ def _draw_losses(axes: Axes, rows: DataFrame, x: str) -> None:
             axes.fill_between(means.x, low, high, color=colour, alpha=0.18, linewidth=0)
         ends.append((means.x.iloc[-1], means.loss.iloc[-1], name, colour))
     axes.yaxis.set_major_locator(MaxNLocator(6))
-    style.label_ends(axes, ends)
+    return ends
 
 
 def _draw_gaps(axes: Axes, gaps: DataFrame, where: str) -> None:

@@ -25,7 +25,7 @@ SIGNS = {"ahead": "▲", "behind": "▼", "undecided": "◆", "": ""}
 MOST_SEEDS = 20
 """More seeds are not advised."""
 FEW = 3
-"""Cells that are named; more are counted."""
+"""Cells and attentions that are named; more are counted."""
 FLOOR = "FROM floor_counts WHERE name = '3-gram' AND cells > 0"
 """The cells that a table of 3-grams is ahead of."""
 NO_LAW = """
@@ -140,6 +140,7 @@ def _facts(contest: Contest, evidence: Evidence, timings: Timings) -> dict[str, 
     lone = [edge for edge in gaps if not edge.is_tested]
     order = _best_first(contest)
     known = [name for name in order if name in edges]
+    widest = {name: of[contest.widest] for name, of in edges.items() if contest.widest in of}
     missing = Counter(
         why
         for (name, cell), why in contest.why.items()
@@ -154,6 +155,7 @@ def _facts(contest: Contest, evidence: Evidence, timings: Timings) -> dict[str, 
         "compared": [*contest.edges],
         "sizes": [*contest.sizes],
         "order": order,
+        "ranked": sorted(widest, key=lambda name: widest[name].gap),
         "tallies": {name: contest.tally(name, contest.axis) for name in order},
         "cells": [row for row in evidence.cells if not row["skipped"]],
         "speeds": evidence.speeds,

@@ -63,17 +63,20 @@ def draw(
             if contexts is not None:
                 line = floor.loc[floor.context.isna() | (floor.context == contexts[i])]
             at = scale(line.loss.clip(lower=1e-9))
-            if not (axes.has_data() and ((at >= low - margin) & (at <= high + margin)).any()):
+            near = line[(at >= low - margin) & (at <= high + margin)]
+            if not axes.has_data() or near.empty:
                 continue
-            last = line.iloc[-1]
-            if contexts is None and line.context.notna().all():
-                axes.plot(line.context, line.loss, **LOOK)
-            else:
+            last = near.iloc[-1]
+            across = contexts is not None or line.context.isna().any()
+            if across:
                 axes.axhline(last.loss, **LOOK)
+            else:
+                axes.plot(line.context, line.loss, **LOOK)
             axes.text(
-                x, last.loss, str(name), transform=axes.get_yaxis_transform(), va="center",
-                ha="left" if x < 0.5 else "right", fontsize="xx-small", color="0.35", zorder=1.6,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+                x if across else last.context, last.loss, str(name),
+                transform=axes.get_yaxis_transform() if across else axes.transData, va="center",
+                ha="left" if across and x < 0.5 else "right", fontsize="xx-small", color="0.35",
+                zorder=1.6, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
             )  # fmt: skip
 
 
