@@ -136,6 +136,16 @@ def test_text_that_is_hard_for_all_runs_makes_no_spikes_and_one_of_one_run_is_fo
     assert all(other == {} for other, _ in rest)
 
 
+def test_text_that_is_easy_for_the_other_runs_alone_is_no_spike_of_a_run():
+    losses = study_of(4)
+    for other in losses[1:]:
+        other[600] -= 1.5
+    losses[0][600] -= 0.4  # far above what the others gain, and below its own level
+    assert [found for found, _ in judged(losses)] == [{}] * 4
+    losses[0][600] += 1.0
+    assert list(judged(losses)[0][0]) == [600]
+
+
 @pytest.mark.parametrize("length", [1, 400])
 def test_an_upset_of_one_run_gives_no_other_a_spike_and_takes_none_away(length):
     losses = study_of(4)

@@ -7,8 +7,9 @@ This is the spike score of OLMo 2 (arXiv:2501.00656: 7 standard deviations from 
 falling loss does not widen. An update with fewer than 32 updates before it is never a spike.
 
 Where at least three other runs have read the same tokens in the same update, the same is asked of
-differences from them and not of losses: text that is hard for every run is no spike of one. With
-three, the median of the others ignores any single one: neither a spike of another run nor its
+differences from them and not of losses: text that is hard for every run is no spike of one. Nor is
+text that is easy for the others alone: a loss below the median of the run's own 128 is no spike.
+With three, the median of the others ignores any single one: neither a spike of another run nor its
 recovery is taken for one of this run.
 """
 
@@ -68,7 +69,7 @@ def find(loss: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float
 
     Cost: 20,000 updates take 10 ms of one core.
     """
-    middle = Series(loss).rolling(WINDOW, min_periods=FEWEST).median().shift().to_numpy()
+    middle = _level(loss)
     high = np.flatnonzero(loss - middle > LEAST)
     height = loss[high] - middle[high]
     padded = np.concatenate([np.full(WINDOW, np.nan), loss])
@@ -76,6 +77,11 @@ def find(loss: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float
     mad = np.nanmedian(np.abs(before - middle[high, None]), axis=1)
     is_spike = height > SIGMAS * mad
     return high[is_spike], height[is_spike]
+
+
+def _level(loss: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each loss the median of those before; NaN of the first ``FEWEST``."""
+    return Series(loss).rolling(WINDOW, min_periods=FEWEST).median().shift().to_numpy()
 
 
 def judge(
@@ -95,6 +101,8 @@ def judge(
     indices, heights = find(loss[: itself[-1] + 1] if len(itself) else loss[:0])
     alone = ~compared[indices]
     found, above = find(difference[place])
+    is_high = (loss > _level(loss))[place[found]]
+    found, above = found[is_high], above[is_high]
     indices = np.concatenate([indices[alone], place[found]])
     order = np.argsort(indices)
     return indices[order], np.concatenate([heights[alone], above])[order], int(compared.sum())
