@@ -37,7 +37,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     for ((source, size, attention), part), axes in zip(shown, panels, strict=True):
         _draw_panel(axes, part, colours)
         published = ",\npublished" * (source == "published" and style.mixes_sources(rows.source))
-        axes.set_title(f"{attention} {size}{published}")
+        axes.set_title(f"{style.folded(attention)} {size}{published}")
     floors.draw(panels, db, rows, [None] * len(panels))
     style.label_outer(panels, "Steps", "Training loss\n(nats per token)")
     handles = [Line2D([], [], color=c, label=f"{context:,}") for context, c in colours.items()]

@@ -27,9 +27,6 @@ QUERY = f"""
     ORDER BY params, size, context, attention DESC, seed
 """
 
-LONGEST = 16
-"""Letters of a name that stands beside two panels in a row."""
-
 GAPS = """
     SELECT attention, reference, gap, gap_low, gap_high, status, assumed_sd FROM gaps
     WHERE with_baseline AND source = $source AND size = $size AND context = $context
@@ -62,7 +59,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 
 def _panels(names: list[str], n: int) -> tuple[Figure, Axes, Axes]:
     """Panels of the losses and of n gaps, below each other where two names leave no room beside."""
-    if max(map(len, names)) <= LONGEST:
+    if max(map(len, names)) <= style.LONGEST:
         figure, ((left, right),) = style.grid(1, 2, 2.9, top=0, width_ratios=(1.5, 1))
         return figure, left, right
     heights = 2.9, 0.7 + 0.2 * n

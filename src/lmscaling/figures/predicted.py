@@ -87,7 +87,7 @@ def draw_shares(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             part = part.groupby("context")[list(PARTS)].mean()
             colours = [colour for colour, _ in PARTS.values()]
             axes.stackplot(part.index, part.to_numpy().T * 100, colors=colours, labels=PARTS)
-            axes.set_title(f"{name}, {size}")
+            axes.set_title(f"{style.folded(name)}, {size}")
             axes.set_ylim(0, 100)
             axes.grid(visible=False)
         row[0].set_ylabel("Share of the time (%)")

@@ -23,6 +23,9 @@ T = TypeVar("T")
 PAGE = 7.4
 """Width of a figure across the page, inches."""
 
+LONGEST = 16
+"""Letters of a name that has room above a panel, or beside one of two in a row."""
+
 COLOURS = {
     "softmax": "#0173B2",
     "linear": "#D17A00",
@@ -193,6 +196,12 @@ def label_outer(panels: Sequence[Axes], x: str, y: str) -> None:
         axes.set_xlabel(x)
     for axes in panels[::columns]:
         axes.set_ylabel(y)
+
+
+def folded(name: str) -> str:
+    """The name of an attention above a narrow panel, in lines that begin at its dots if it is
+    long."""
+    return name.replace(".", "\n.") if len(name) > LONGEST else name
 
 
 def label_row(axes: Axes, text: str) -> None:
