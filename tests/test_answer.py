@@ -1,5 +1,6 @@
 """The words of the report: who is ahead, how sure that is, what would decide, what is not told."""
 
+import json
 import re
 import shlex
 from dataclasses import replace
@@ -129,6 +130,23 @@ def test_an_attention_that_was_trained_alone_has_its_best_size():
         *re.findall(r"[\w.+]*\d[\w+]*", heading)
     }
     assert "0.40" not in said(alone, optimum=row | {"p_low": None, "p_assumed": None}).heading
+
+
+def test_a_seed_that_the_study_skips_is_not_advised():
+    evidence = made({"linear": BEHIND | {PLACE: -0.009}}, SEEDS)
+    words = said(evidence)
+    advised = seeds_in(words.command)
+    assert max(advised) >= max(SEEDS) + 1
+    first = next(seed for seed in advised if seed not in SEEDS)
+    row = next(row for row in evidence.cells if (row["size"], row["context"]) == PLACE)
+    skipped = row | {"seed": first, "skipped": "no", "status": "skipped", "loss": None}
+    again = seeds_in(said(replace(evidence, cells=[*evidence.cells, skipped])).command)
+    assert set(advised) < set(again)
+    assert len(again) == len(advised) + 1
+
+
+def seeds_in(command):
+    return json.loads(re.search(r"axes\.seed=(\[[\d,]+\])", command)[1])
 
 
 def test_the_best_candidate_is_first_and_equal_wins_and_losses_have_no_leader(answers):

@@ -16,7 +16,7 @@ from test_figures import cells, cells_of, closed, drawn, finish, lay_out, rows_o
 from test_store import end, evaluated, evaluation, header, live, log, record, update, validation
 
 from lmscaling import figures
-from lmscaling.figures.shared import law_panels, style
+from lmscaling.figures.shared import style
 from lmscaling.fits import comparisons
 from lmscaling.report import tables as report_tables
 from lmscaling.store import build as store
@@ -197,12 +197,3 @@ def test_colours_of_a_study_are_far_apart_and_stand_out_from_the_page():
         rgb = np.array(to_rgb(code))
         linear = np.where(rgb <= 0.04, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
         assert 1.05 / (linear @ [0.2126, 0.7152, 0.0722] + 0.05) >= 3, code
-
-
-def test_laws_are_drawn_of_the_attentions_that_have_several_sizes():
-    sizes = {"softmax": "ab", "elu": "a", "linear": "ab", "gated": "a", "local": "a"}
-    rows = DataFrame([(name, size) for name, own in sizes.items() for size in own],
-                        columns=["attention", "size"])  # fmt: skip
-    assert law_panels.attentions(rows) == ["softmax", "linear"]
-    one = rows.loc[rows["size"] == "a"]
-    assert len(law_panels.attentions(one)) == law_panels.MOST_ALIKE

@@ -185,6 +185,19 @@ def test_several_attentions_are_compared_in_one_panel_and_ranked_where_names_hav
         assert rows_of("overview", db).empty  # two are compared in words
 
 
+@pytest.mark.parametrize(
+    ("contexts", "shown"), [([16, 32], "context_scaling"), ([16], "parameter_scaling")]
+)
+def test_a_single_size_has_no_figure_of_sizes(study, contexts, shown):
+    axes = json.loads((study / "study.json").read_text())["study"]["axes"] | {"lr_scale": [1.0]}
+    lay_out(study, axes=axes | {"size": ["s"], "context": contexts}, budget="39 updates")
+    finish(study, cells_of(study))
+    store.build(study)
+    with store.connect(study / "store") as db:
+        of_sizes = "context_scaling", "parameter_scaling", "isotime", "surface"
+        assert [name for name in of_sizes if len(rows_of(name, db))] == [shown]
+
+
 def test_a_study_without_runs_has_figures_that_say_so(built):
     study = built(lambda *_: None)
     with store.connect(study / "store") as db:

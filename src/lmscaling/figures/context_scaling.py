@@ -13,12 +13,13 @@ from lmscaling.fits.ends import QUERY as ENDS
 from lmscaling.fits.ends import spreads
 
 ORDER = "ORDER BY source, params, size, context, attention DESC, seed"
-SIZES = f"{ENDS.rstrip()}\n    {ORDER}"
-CONTEXTS = f"""
-    FROM ({ENDS}) WHERE (SELECT count(DISTINCT context) > 1 FROM known WHERE branch IS NULL)
-    {ORDER}
-"""
+SEVERAL = "(SELECT count(DISTINCT {}) > 1 FROM known WHERE branch IS NULL)"
+CONTEXTS = f"FROM ({ENDS}) WHERE {SEVERAL.format('context')} {ORDER}"
 """A single context needs no figure against it."""
+SIZES = f"""
+    FROM ({ENDS}) WHERE {SEVERAL.format("size")} OR NOT {SEVERAL.format("context")} {ORDER}
+"""
+"""Nor does a single size, but where it is the only figure of final losses."""
 
 MARKS = """\
 Hollow diamonds spent over 5 % more or less than their budget, as written beside them, and no line

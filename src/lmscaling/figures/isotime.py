@@ -8,8 +8,8 @@ N*(t) = G t^p, given where at least three budgets determine their optimum. Bars 
 no confidence intervals but ranges if seeds differ by as much as the panel says. Panels without a
 result state the reason. Hollow marks are points that spent over 5 % more or less than their budget;
 a point whose loss this changes by more than half a standard deviation of seeds is not fitted.
-Losses far above the others are arrows at the upper edge. Attentions of one size are left out where
-others have several. N counts parameters without embeddings.
+Losses far above the others are arrows at the upper edge. Attentions of one size are left out.
+N counts parameters without embeddings.
 """
 
 from itertools import cycle
@@ -22,17 +22,17 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from pandas import DataFrame, notna
 
 from lmscaling.figures.shared import floors, law_panels, style
-from lmscaling.fits import optimum, points
+from lmscaling.fits import optimum
 from lmscaling.fits.rows import Row, interval_of
 from lmscaling.formatting import budget_of, short
 
 SECTION = "laws"
-QUERY = points.QUERY_OF.format(view="drawn_points")
+QUERY = law_panels.SIZED
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     every = law_panels.fullest(rows, "attention", "context")
-    contexts, attentions = law_panels.widest_contexts(every), law_panels.attentions(rows)
+    contexts, attentions = law_panels.widest_contexts(every), list(style.palette(rows.attention))
     shown = every.loc[every.attention.isin(attentions) & every.context.isin(contexts)]
     best = law_panels.fitted(db, "best_sizes", shown, "attention", "context")
     budgets = sorted(set(shown.budget))

@@ -1,9 +1,8 @@
-"""Final losses of all attentions, and their gaps to the baseline. On the left are means over seeds
-with 95 % intervals as bands; on the right the gaps at the place that ends the left panel, best
-first. Filled dots are statistically significant after the correction for all gaps of the study.
-Lines are attentions at the size that most of them have, or sizes at the one context; a dotted bar
-is a range for an assumed seed variance. Attentions without a run that spent its budget are left
-out.
+"""Final losses of all attentions, and their gaps to the baseline. Lines are means over seeds with
+95 % intervals as bands, and dots the gaps at the place where the lines end, best first. Filled dots
+are statistically significant after the correction for all gaps of the study. The lines are over
+contexts at the size that most attentions have, or over sizes at the one context; a dotted bar is a
+range for an assumed seed variance. Attentions without a run that spent its budget are left out.
 """
 
 import numpy as np

@@ -6,7 +6,7 @@ and points of a panel without a surface are hollow beside others. The
 black line is the best size for each compute 6 N D within the range of the points. The note above a
 panel has the exponent a of that size with its 95 % interval, or the reason why there is none, and
 the verdict on forecasts of the largest size and the largest compute. Attentions of one size are
-left out where others have several. N counts parameters without embeddings, D training tokens.
+left out. N counts parameters without embeddings, D training tokens.
 """
 
 import numpy as np
@@ -20,12 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 from pandas import DataFrame, Series, notna
 
 from lmscaling.figures.shared import law_panels, style
-from lmscaling.fits import loss_surface, points
+from lmscaling.fits import loss_surface
 from lmscaling.fits.rows import Row, interval_of
 from lmscaling.formatting import short
 
 SECTION = "laws"
-QUERY = points.QUERY_OF.format(view="drawn_points")
+QUERY = law_panels.SIZED
 
 REASONS = loss_surface.STATUSES | {
     "not_unique": "fit not unique",
@@ -42,7 +42,7 @@ APART = 1.05
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     every = law_panels.fullest(rows, "attention", "context")
-    attentions, contexts = law_panels.attentions(rows), law_panels.widest_contexts(every)
+    attentions, contexts = list(style.palette(rows.attention)), law_panels.widest_contexts(every)
     shown = every.loc[every.attention.isin(attentions) & every.context.isin(contexts)]
     surfaces = law_panels.fitted(db, "surfaces", shown, "attention", "context").to_dict("records")
     laws = {(law["attention"], law["context"]): law for law in surfaces}

@@ -8,6 +8,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from math import ceil, inf
 from statistics import fmean, median
 from typing import Any
@@ -309,7 +310,14 @@ def _wanted(contest: Contest, cells: list[Row], command: str) -> tuple[dict[str,
         wanted |= {"name": key[0], "cell": key[1], "edge": edges[key], "hours": hours}
     if goes_on and command:
         return wanted, command
-    seeds = sorted({*(row["seed"] for row in cells), *range(n)})
+    of = [(name, *key[1]) for name in (key[0], contest.baseline)] if key else []
+    skipped = {
+        row["seed"]
+        for row in cells
+        if row["skipped"] and (row["attention"], row["size"], row["context"]) in of
+    }
+    free = (seed for seed in count() if seed not in skipped)
+    seeds = sorted({*(row["seed"] for row in cells), *islice(free, n)})
     return wanted, _seeds_command(contest, command, seeds, key) if 0 < n <= MOST_SEEDS else ""
 
 

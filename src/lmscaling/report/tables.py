@@ -103,8 +103,17 @@ def _table(
 
 ALIKE = 3
 """More rows that have the same status and no number are shown as one."""
-NAMES = {"attention", "reference", "size", "context (tokens)", "schedule", "budget", "held out"}
-"""Heads of what a row is about."""
+NAMES = {
+    "attention",
+    "reference",
+    "size",
+    "context (tokens)",
+    "schedule",
+    "budget",
+    "held out",
+    "points",
+}
+"""Heads of what a row is about, and how many points it has."""
 
 
 def _folded(columns: Iterable[str], lines: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -113,8 +122,11 @@ def _folded(columns: Iterable[str], lines: list[tuple[str, ...]]) -> list[tuple[
     heads = [head for head, differs in zip(columns, differ, strict=False) if differs]
     if "status" not in columns or len(lines) <= ALIKE or not NAMES.issuperset(heads):
         return lines
-    told = (f"all {len({*values})}" if len({*values}) > 1 else values[0]
-            for values in zip(*lines, strict=True))  # fmt: skip
+    told = []
+    for head, values in zip(columns, zip(*lines, strict=True), strict=True):
+        found = sorted({*values}, key=lambda value: (len(value), value))
+        span = f"{found[0]} to {found[-1]}" if head == "points" else f"all {len(found)}"
+        told.append(span if len(found) > 1 else found[0])
     return [tuple(told)]
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 
 from lmscaling.figures.shared import style
-from lmscaling.fits.points import describe
+from lmscaling.fits.points import QUERY_OF, describe
 from lmscaling.fits.rows import Row, interval_of
 from lmscaling.fits.uncertainty import Interval
 
@@ -30,6 +30,15 @@ BUDGETS = {
     "hours": "Training time (hours)", "updates": "Budget (steps)", "flops": "Compute (FLOPs)",
 }  # fmt: skip
 """Labels of axes by the unit of budgets."""
+
+SIZED = QUERY_OF.format(
+    view="""
+    (FROM drawn_points WHERE attention IN (
+        SELECT attention FROM drawn_points GROUP BY ALL HAVING count(DISTINCT size) > 1
+    ))
+"""
+)
+"""The points of attentions of several sizes: nothing about sizes follows from one."""
 
 
 def fullest(rows: DataFrame, *by: str) -> DataFrame:
@@ -45,17 +54,6 @@ def fitted(db: DuckDBPyConnection, table: str, shown: DataFrame, *by: str) -> Da
     """The rows of a table of laws that were fitted to the shown points."""
     keys = shown[["source", "schedule", *by]].drop_duplicates()
     return keys.merge(db.table(table).df())
-
-
-MOST_ALIKE = 4
-"""Attentions that are drawn if each has one size only, which no law follows from."""
-
-
-def attentions(rows: DataFrame) -> list[str]:
-    """The attentions that were trained at several sizes, or the first ones if none was."""
-    sizes = rows.groupby("attention")["size"].nunique().to_dict()
-    names = [name for name in style.palette(rows.attention) if name in sizes]
-    return [name for name in names if sizes[name] > 1] or names[:MOST_ALIKE]
 
 
 def widest_contexts(rows: DataFrame) -> list[int]:
