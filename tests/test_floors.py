@@ -154,9 +154,11 @@ def test_floors_of_a_task_are_of_the_targets_that_count_and_its_rule_has_no_loss
 @pytest.fixture
 def finished(tmp_path, values):
     """One finished run of softmax in each of two contexts, with losses of 3.0 and 2.5, and one of
-    linear attention with 2.95."""
+    linear attention with 2.95; those of another size are pending."""
+    values["axes"]["size"] = ["s", "m"]
     study = write_study(tmp_path, values)
-    for run, loss in zip(runs_of(study), (3.0, 2.5, 2.95), strict=False):
+    small = [run for run in runs_of(study) if "-s-" in run]
+    for run, loss in zip(small, (3.0, 2.5, 2.95), strict=True):
         rows = update(1), update(4), validation(4, loss=loss), end(4)
         record(study, run, log(header(run), *rows), updates=4)
     (study / "floors").mkdir()
