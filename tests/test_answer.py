@@ -146,7 +146,8 @@ def test_a_seed_that_the_study_skips_is_not_advised():
 
 
 def seeds_in(command):
-    return json.loads(re.search(r"axes\.seed=(\[[\d,]+\])", command)[1])
+    (found,) = re.findall(r"axes\.seed=(\[[\d,]+\])", command)
+    return json.loads(found)
 
 
 def test_the_best_candidate_is_first_and_equal_wins_and_losses_have_no_leader(answers):

@@ -63,7 +63,7 @@ def draw(
             if contexts is not None:
                 line = floor.loc[floor.context.isna() | (floor.context == contexts[i])]
             at = scale(line.loss.clip(lower=1e-9))
-            near = line[(at >= low - margin) & (at <= high + margin)]
+            near = line.loc[(at >= low - margin) & (at <= high + margin)]
             if not axes.has_data() or near.empty:
                 continue
             last = near.iloc[-1]
