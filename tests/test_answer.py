@@ -145,6 +145,28 @@ def test_a_seed_that_the_study_skips_is_not_advised():
     assert len(again) == len(advised) + 1
 
 
+def test_more_seeds_than_twenty_are_counted_and_not_advised():
+    words = said(made({"linear": {PLACE: 0.004}}, SEEDS))
+    assert not words.command
+    (advice,) = words.next
+    assert "20" in advice
+
+
+def test_an_attention_that_the_study_skips_everywhere_is_no_candidate():
+    evidence = made({"linear": BEHIND, "mine": BEHIND}, SEEDS)
+    skipped = [
+        row | {"skipped": "no", "status": "skipped", "loss": None}
+        if row["attention"] == "mine" else row
+        for row in evidence.cells
+    ]  # fmt: skip
+    found = {
+        name: [row for row in getattr(evidence, name) if row["attention"] != "mine"]
+        for name in ("curves", "gaps", "curve_gaps", "multipliers")
+    }
+    words = said(replace(evidence, cells=skipped, **found))
+    assert "mine" not in everything(words)
+
+
 def seeds_in(command):
     (found,) = re.findall(r"axes\.seed=(\[[\d,]+\])", command)
     return json.loads(found)

@@ -1,8 +1,9 @@
 """Final losses of all attentions, and their gaps to the baseline. Lines are means over seeds with
 95 % intervals as bands, and dots the gaps at the place where the lines end, best first. Filled dots
 are statistically significant after the correction for all gaps of the study. The lines are over
-contexts at the size that most attentions have, or over sizes at the one context; a dotted bar is a
-range for an assumed seed variance. Attentions without a run that spent its budget are left out.
+contexts at the size that most attentions have, or over sizes at the one context; a dotted bar is
+the range for an assumed seed variance, and its dot is filled where it excludes zero. Attentions
+without a run that spent its budget are left out.
 """
 
 import numpy as np
@@ -103,7 +104,9 @@ def _draw_gaps(axes: Axes, gaps: DataFrame, where: str) -> None:
         colour = colours[row["attention"]]
         stroke = "-" if isna(row["assumed_sd"]) else ":"
         axes.plot([row["gap_low"], row["gap_high"]], [y, y], color=colour, linestyle=stroke)
-        face = colour if row["status"] in ("lower", "higher") else "white"
+        is_beyond = not isna(row["assumed_sd"]) and row["gap_low"] * row["gap_high"] > 0
+        is_firm = row["status"] in ("lower", "higher") or is_beyond
+        face = colour if is_firm else "white"
         axes.plot(row["gap"], y, "o", markerfacecolor=face, markeredgecolor=colour, markersize=6)
     axes.set_yticks(range(len(gaps)), gaps.attention.tolist())
     axes.set_ylim(len(gaps) - 0.5, -0.5)

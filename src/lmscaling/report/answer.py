@@ -291,7 +291,7 @@ def _wanted(contest: Contest, cells: list[Row], command: str) -> tuple[dict[str,
         for key, edge in edges.items()
         if edge.is_tested and edge.side == "undecided"
     }
-    found = {key: n for key, n in needed.items() if n}
+    found = {key: n for key, n in needed.items() if n and n <= MOST_SEEDS}
     # A few lone gaps can wait; where most have no measured noise, no contest is decided without it.
     is_noise = 2 * len(assumed) > len(edges) or bool(assumed and not needed)
     far = 0 if is_noise else sum(n is None or n > MOST_SEEDS for n in needed.values())

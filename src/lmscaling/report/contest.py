@@ -175,7 +175,10 @@ def judge(evidence: Evidence) -> Contest:
     """Compare every attention with the baseline."""
     cells = evidence.cells
     baseline = next((row["baseline"] for row in cells if row["baseline"]), "softmax")
-    names = dict.fromkeys(row["attention"] for row in cells)
+    trained = {row["attention"] for row in evidence.curves}
+    names = dict.fromkeys(
+        row["attention"] for row in cells if not row["skipped"] or row["attention"] in trained
+    )
     candidates = tuple(name for name in names if name != baseline)
     in_hours = any(row["budget_hours"] is not None for row in cells)
     first = "hours" if in_hours else "updates"
