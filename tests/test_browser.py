@@ -51,9 +51,10 @@ addEventListener("load", () => {
       found.read.push([0, 1000].map(at => { slide(".read", at); return texts("b", reading)[0]; }));
       const tops = every(".last", view).map(one => parseFloat(one.style.top));
       const points = every(".line", view).map(one => one.getAttribute("d").split(/[L,]/));
-      const ends = points.map(own => +own.at(-2));
+      const [ends, heights] = [-2, -1].map(i => points.map(own => +own.at(i)));
       const map = texts(".map .value").map(text => text.split(" ")[0]);
-      found.marks.push({ tops, ends, map, last: texts(".last", view), gap: texts(".gap", view) });
+      const [last, gap] = [".last", ".gap"].map(query => texts(query, view));
+      found.marks.push({ tops, ends, heights, map, last, gap });
       found.spikes.push(texts(".spike", view));
     }
   const box = document.querySelector("[name=show][value=linear]");
@@ -90,29 +91,28 @@ addEventListener("load", () => {
 TONES = (*style.COLOURS.values(), *style.OTHERS, "#000000", "#ffffff", "#ffff00", "#0000ff")
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
+def browsed(gaps, folder, width):
+    """What a browser shows of a page at a width, pixels."""
     if not CHROMIUM:
         pytest.skip("chromium is not installed")
-    gaps = {"linear": BEHIND | {("m", 64): 0.002}, "other": {("s", 64): 0.0001}}
     evidence = made(gaps, SEEDS)
     text = report.page(
         contest.judge(evidence), evidence, said(evidence), title="tiny", commands="snakemake"
     )
-    path = tmp_path_factory.mktemp("page") / "report.html"
+    page = folder / "report.html"
     after = AFTER.replace("TONES", json.dumps(TONES))
-    path.write_text(text.replace("<head>", f"<head>{BEFORE}") + after)
-    return path
-
-
-@pytest.fixture(scope="module", params=[400, 1600])
-def found(page, request):
-    """What a browser shows of the page at a width, pixels."""
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={page.parent / 'chrome'}"]
-    command += [f"--window-size={request.param},900", f"file://{page}"]
+    page.write_text(text.replace("<head>", f"<head>{BEFORE}") + after)
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'chrome'}"]
+    command += [f"--window-size={width},900", f"file://{page}"]
     text = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
     (told,) = re.findall(r'<pre id="found">(.*?)</pre>', text, re.DOTALL)
     return json.loads(html.unescape(told))
+
+
+@pytest.fixture(scope="module", params=[400, 1600])
+def found(tmp_path_factory, request):
+    gaps = {"linear": BEHIND | {("m", 64): 0.002}, "other": {("s", 64): 0.0001}}
+    return browsed(gaps, tmp_path_factory.mktemp("page"), request.param)
 
 
 VIEWS = list(product(("hours", "updates", "tokens", "flops"), ("end", "whole"), "0123"))
@@ -158,6 +158,14 @@ def test_labels_never_cover_each_other_spikes_are_named_and_the_map_follows_the_
         assert any(text.startswith("softmax 3.000") for text in marks["last"])
         (gap,) = marks["gap"]
         assert gap == f"gap {marks['map'][int(cell)]}", axis
+
+
+@pytest.mark.ci
+def test_an_attention_that_ends_above_where_the_others_begin_is_shown(tmp_path):
+    gaps = {"linear": dict.fromkeys(BEHIND, 2.0), "other": dict.fromkeys(BEHIND, 0.0)}
+    for marks in browsed(gaps, tmp_path, 1600)["marks"]:
+        assert len(marks["heights"]) == 3
+        assert 0 <= min(marks["heights"]) < max(marks["heights"]) <= 1000
 
 
 @pytest.mark.ci

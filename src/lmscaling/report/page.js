@@ -51,7 +51,9 @@
       let low = Math.max(range === "end" ? high - Math.log(16) : -Infinity, Math.min(...runs.map(run => place(run, 0, axis))));
       if (high - low < 1e-6) low = high - Math.log(2);
       const inside = runs.map(run => run.loss.filter((_, i) => place(run, i, axis) >= low - 1e-9)).filter(own => own.length);  // some runs end before the range
-      const least = inside.flat().reduce((a, b) => Math.min(a, b)) / nat, most = Math.max(middle(inside.map(own => own[0])) / nat, least + 0.02);
+      const least = inside.flat().reduce((a, b) => Math.min(a, b)) / nat, start = Math.max(middle(inside.map(own => own[0])) / nat, least + 0.02);
+      const ends = runs.map(run => run.loss.at(-1) / nat).filter(loss => loss < least + 4 * (start - least));  // not of a run that diverged
+      const most = Math.max(start, ...ends);
       const bottom = least - 0.06 * (most - least), top = most + 0.02 * (most - least);
       return {
         axis, range, number, cell, runs, low, high, bottom, top, names: [...new Set(runs.map(run => run.attention))],
@@ -95,8 +97,8 @@
       labels.forEach((one, i) => { if (i) one.at = Math.max(one.at, labels[i - 1].at + letters); });
       const over = Math.max(labels.at(-1).at - 985, 0);
       for (const { name, loss, at } of labels) {
-        const rise = frame.clientHeight * (at - over - down(loss)) / 1000;  // a stroke from the line to its label, pixels
-        mark("lead", "", { top: percent(down(loss)), width: `${Math.hypot(14, rise)}px`, transform: `rotate(${Math.atan2(rise, 14)}rad)` }, name);
+        const from = Math.min(Math.max(down(loss), 0), 1000), rise = frame.clientHeight * (at - over - from) / 1000;  // a stroke from the line to its label, pixels
+        mark("lead", "", { top: percent(from), width: `${Math.hypot(14, rise)}px`, transform: `rotate(${Math.atan2(rise, 14)}rad)` }, name);
         const label = mark("last", loss.toFixed(3), { top: percent(at - over) }, name), called = document.createElement("i");
         called.append(`${name} `); label.prepend(called);
       }
