@@ -224,6 +224,8 @@ def test_the_baseline_of_a_study_plays_the_baseline_beside_published_numbers(stu
     assert (one.claim.name, one.roles) == (
         "chunked_always_faster", {"candidate": "gated", "baseline": "linear chunked"},
     )  # fmt: skip
+    ((candidate, *_),) = claims.format_rows([one])
+    assert all(name in candidate for name in one.roles.values())
     assert {m.claim.name: m.judgement.verdict for m in made if m.source == "published"} == {
         name: verdict for name, (verdict, *_) in PUBLISHED.items()
     }

@@ -259,8 +259,10 @@ def format_rows(judged: list[Judged]) -> list[tuple[str, ...]]:
     rows = []
     for one in judged:
         several = one.setup and len(setups[one.source]) > 1
+        candidate, baseline = (one.roles.get(role, "") for role in ("candidate", "baseline"))
+        is_usual = baseline == one.claim.roles.get("baseline", "")
         rows.append((
-            one.roles.get("candidate", ""),
+            candidate if is_usual else f"{candidate} against {baseline}",
             f"{one.source}: {one.setup}" if several else one.source,
             f"{one.judgement.verdict} {one.judgement.scope}".strip(),
             _short(one.judgement.number),
