@@ -37,7 +37,8 @@ from lmscaling.plan.throughput.model import (
     SPREAD,
     Coefficients,
     Timing,
-    pooled,
+    log_seconds,
+    prior,
     vector,
 )
 from lmscaling.plan.throughput.terms import TERMS, Work
@@ -46,6 +47,7 @@ FACTS = Path(__file__).with_name("throughput.csv")
 PUBLISHED = Path(__file__).parents[1] / "results" / "published"
 STEP_TIME, RUNS_OF_POST = PUBLISHED / "step_time.csv", PUBLISHED / "runs.csv"
 DIGITS = 5
+SWEEPS = 12
 
 POST_SOURCE = "Buckman and Gelada 2024: results/published/step_time.csv"
 POST_DEVICE = "NVIDIA H100"
@@ -99,6 +101,25 @@ def table() -> list[Accuracy]:
         Accuracy.of(f"the grid of the post with {2 * FEW} steps measured", _grid(pair, stacks)),
         Accuracy.of(f"48 runs of the post, {KNOWN} at random known", _runs_of_post(post, stacks)),
     ]
+
+
+def pooled(stacks: Iterable[Sequence[Timing]], sd: float = SPREAD) -> Coefficients:
+    """What other stacks say of one that nobody has measured: their mean, and how they differ."""
+    centre, wide, between = prior()
+    stacks, mean, k_KK = list(stacks), centre.copy(), np.diag(between**2)
+    precision = np.diag(wide**-2)
+    for _ in range(SWEEPS):
+        precision, h_K = np.diag(wide**-2), centre / wide**2
+        for timings in stacks:
+            x_iK, y_i = np.array([t.x_K for t in timings]), np.log([t.seconds for t in timings])
+            theta = Coefficients(mean, k_KK).measured(timings, sd).mean_K
+            f_i, j_iK = log_seconds(theta, x_iK)
+            # The coefficients of the stack are integrated out.
+            v_ii = np.linalg.inv(j_iK @ k_KK @ j_iK.T + sd**2 * np.eye(len(y_i)))
+            precision = precision + j_iK.T @ v_ii @ j_iK
+            h_K = h_K + j_iK.T @ v_ii @ (y_i - f_i + j_iK @ theta)
+        mean = mean + 0.7 * (np.linalg.solve(precision, h_K) - mean)
+    return Coefficients(mean, np.linalg.inv(precision) + k_KK)
 
 
 def unseen(path: Path) -> list[Accuracy]:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from lmscaling import kernels
-from lmscaling.bench import peers
+from lmscaling.bench import layer
 from lmscaling.bench.checks.exactness import Attend, distance, outcome
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
@@ -130,7 +130,7 @@ def mean_over_sd(v_BTHK: Tensor) -> float:
 
 def _implementations(on_gpu: bool) -> dict[str, Callable[..., Any]]:
     ours = {name: kernels.load("linear", name) for name in IMPLEMENTATIONS}
-    attends = ours | (peers.installed() if on_gpu else {})
+    attends = ours | (layer.peers() if on_gpu else {})
     return {name: partial(_passes, attend) for name, attend in attends.items()} | {
         "centred": partial(_dq_only, True),
         "uncentred": partial(_dq_only, False),

@@ -11,7 +11,7 @@ from test_store import header, log, record, validation
 from lmscaling import Study
 from lmscaling.config import grid, new_study
 from lmscaling.errors import UserError
-from lmscaling.model import budgets, sizing
+from lmscaling.model import sizing
 from lmscaling.store import build as store
 
 DECAYS = {"schedule": "cosine", "branches": None}
@@ -20,7 +20,7 @@ SIZES = {f"n{i}": float(n) for i, n in enumerate(np.geomspace(1.5e7, 1.5e9, 11))
 
 
 def counted(values):
-    budgets.count(values)
+    sizing.count(values)
     return grid.expand(values)
 
 
@@ -79,7 +79,7 @@ def test_a_budget_that_cannot_be_is_refused_in_one_sentence(
         values["axes"] = values["axes"] | {"budget": axis}
     with refused(UserError, told):
         if new_study.needs_counts(values):
-            budgets.count(values)
+            sizing.count(values)
         new_study.plan(values)
 
 
@@ -137,7 +137,7 @@ def test_each_budget_of_a_simulated_study_has_its_best_size_with_an_interval(iso
 
 def test_a_study_of_which_no_run_is_done_has_no_frontier(values, tmp_path):
     values["budget"] = "1e9 flops"
-    budgets.count(values)
+    sizing.count(values)
     (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
     for run in grid.expand(values).cells:
         rows = [validation(n, loss=4 - n / 40) for n in range(1, 41)]

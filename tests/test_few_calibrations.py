@@ -15,8 +15,7 @@ from lmscaling.config.devices import DEVICES
 from lmscaling.errors import UserError
 from lmscaling.plan import calibrations, estimate, footprint, jobs
 from lmscaling.plan.calibrations import chosen, nearest, tells
-from lmscaling.plan.throughput.coefficients import shipped
-from lmscaling.plan.throughput.model import SPREAD, Timing, vector
+from lmscaling.plan.throughput.model import SPREAD, Timing, shipped, vector
 from lmscaling.runtime.environment import processor
 from lmscaling.train import settings
 from lmscaling.train.run import train

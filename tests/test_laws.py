@@ -14,10 +14,10 @@ from lmscaling import figures, registry
 from lmscaling.config import study_file
 from lmscaling.figures.shared import law_panels
 from lmscaling.fits import (
-    context_law,
     holdout,
     loss_surface,
     multiplier,
+    optimum,
     paired_losses,
     points,
     power_law,
@@ -126,7 +126,7 @@ def test_one_seed_of_four_sizes_has_no_exponents_and_three_contexts_bracket_noth
     assert made["conventions"].rows == made["surface_influence"].rows == ()
     for row in records(made["best_contexts"]):
         assert row["best context (tokens)"] == ""
-        assert row["status"] == context_law.STATUSES["too_few"]
+        assert row["status"] == optimum.STATUSES["too_few"]
 
 
 def test_tables_say_what_the_fits_say(decayed, made):
@@ -211,7 +211,7 @@ def test_published_points_pass_the_shares_of_a_day_or_end_and_have_no_surface(pu
     sentence("points", description)
     laws_of = [loss_surface.fit_group(group) for group in groups.values()]
     assert {(law.status, law.estimate) for law in laws_of} == {("schedule", None)}
-    best = context_law.fit_groups(points.groups(known(published_study), "attention", "size"))
+    best = optimum.fit_contexts(points.groups(known(published_study), "attention", "size"))
     assert {(law.status, law.at) for law in best.values()} == {("unknown_schedule", None)}
     made = tables(published_study)
     assert "" not in {row["FLOPs (ratio)"] for row in records(made["multipliers"])}

@@ -217,7 +217,7 @@ def test_a_layer_is_measured_without_a_mask_and_exactly_so_often(values):
 
 
 def test_a_layer_of_a_library_that_is_not_installed_is_a_record(values, tmp_path, monkeypatch):
-    monkeypatch.setattr(layer.peers, "installed", dict)
+    monkeypatch.setattr(layer, "peers", dict)
     preset = {
         "name": "one", "n_head": 1, "d_head": 16, "batch": 1, "passes": ["forward"],
         "contexts": [8], "implementations": ["peer/fla_chunk"], "repeats": 3,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmscaling.fits import context_law, isotime, optimum, paired_losses
+from lmscaling.fits import isotime, optimum, paired_losses
 from lmscaling.fits.noise import Place
 from lmscaling.fits.paired_losses import Table
 from lmscaling.fits.points import Group, Point
@@ -48,7 +48,7 @@ def fit_law(one) -> Any:
 
 
 def fit_context(**how) -> Any:
-    return context_law.fit_groups({"a": contexts_of(**how)})["a"]
+    return optimum.fit_contexts({"a": contexts_of(**how)})["a"]
 
 
 def over_budgets(best: Any = 3e7, p=0.5):
@@ -243,4 +243,4 @@ def test_the_best_context_comes_from_the_ends_of_runs():
     unknown = fit_context(schedule="unknown")
     assert (unknown.status, unknown.at) == ("unknown_schedule", None)
     half = Group(tuple(p for p in contexts_of().points if p.share < 1))
-    assert context_law.fit_groups({"a": half})["a"].status == "too_few"
+    assert optimum.fit_contexts({"a": half})["a"].status == "too_few"

@@ -15,8 +15,7 @@ from lmscaling.config import devices, grid, study_file
 from lmscaling.config.calibration import Calibration
 from lmscaling.errors import UserError
 from lmscaling.plan import calibrations, estimate, study_plan
-from lmscaling.plan.throughput.coefficients import shipped
-from lmscaling.plan.throughput.model import NAMES, SPREAD, TRAINED, Timing, pooled, vector
+from lmscaling.plan.throughput.model import NAMES, SPREAD, TRAINED, Timing, shipped, vector
 from lmscaling.types import dump
 
 NAME = "NVIDIA H100"
@@ -249,7 +248,7 @@ def test_the_wider_interval_covers_one_class_of_devices_predicted_from_the_other
         if source in row["device"]:
             x_K = vector(fit_throughput.read_work(row), devices.DEVICES[row["device"]])
             stacks.setdefault(row["stack"], []).append(Timing(x_K, float(row["seconds"])))
-    known = pooled(stacks.values()).of_unpublished()
+    known = fit_throughput.pooled(stacks.values()).of_unpublished()
     for row in rows:
         if target in row["device"]:
             kind = devices.DEVICES[row["device"]]

@@ -9,7 +9,7 @@ from conftest import PUBLISHED, ROOT
 
 from lmscaling.config import grid, study_file
 from lmscaling.config.devices import DEVICES
-from lmscaling.plan.throughput import coefficients
+from lmscaling.plan.throughput import model
 from lmscaling.plan.throughput.model import NAMES, TRAINED, Coefficients, Timing, vector
 from lmscaling.plan.throughput.terms import KINDS, TERMS, Work, counts
 
@@ -60,7 +60,7 @@ def test_runs_that_no_fit_has_seen_are_predicted_as_well_as_the_page_says_once_t
 
 
 def test_the_spread_of_runs_is_drawn_to_that_of_the_measured_ones_and_seeds_count_once():
-    known, rng = coefficients.shipped(), np.random.default_rng(0)
+    known, rng = model.shipped(), np.random.default_rng(0)
     xs = [vector(work(context=256 * 2**i), H100) for i in range(8)]
     usual = [known.predict(x).seconds for x in xs]
     spread = {}
@@ -130,7 +130,7 @@ def test_coefficients_are_recovered_from_updates_that_differ_in_all_terms():
 
 def test_the_shipped_coefficients_are_those_of_the_published_times(tmp_path):
     fit_throughput.fit(tmp_path / "c.json")
-    made, shipped = (json.loads(p.read_text()) for p in (tmp_path / "c.json", coefficients.SHIPPED))
+    made, shipped = (json.loads(p.read_text()) for p in (tmp_path / "c.json", model.SHIPPED))
     assert made["sources"] == shipped["sources"]
     np.testing.assert_allclose(made["mean"], shipped["mean"], atol=2e-4)
     assert sum(made["sources"].values()) == 28 + 215

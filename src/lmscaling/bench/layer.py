@@ -9,13 +9,14 @@ Legend: B batch, T tokens, H heads, K head width.
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmscaling import attention, kernels, registry
-from lmscaling.bench import peers
 from lmscaling.bench.checks import exactness
 from lmscaling.bench.checks.exactness import Attend
 from lmscaling.bench.clock import device_of, timed
@@ -67,9 +68,24 @@ def load(attention: str, implementation: str) -> Attend:
     """
     if attention != "peer":
         return kernels.load(registry.family(attention), implementation)
-    if implementation not in peers.installed():
+    if implementation not in peers():
         raise RuntimeError(f"{PEERS[implementation]} is not installed")
-    return peers.installed()[implementation]
+    return peers()[implementation]
+
+
+def peers() -> dict[str, Attend]:
+    """Implementations of installed libraries by name; all need a GPU."""
+    return {"fla_chunk": fla_chunk} if find_spec("fla") else {}
+
+
+def fla_chunk(q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize: bool) -> Tensor:
+    """flash-linear-attention's ``chunk_linear_attn``; its layer applies the feature map before it.
+
+    Source: Yang and Zhang 2024, https://github.com/fla-org/flash-linear-attention.
+    """
+    phi = feature_maps.find(feature_map)
+    attend = import_module("fla.ops.linear_attn").chunk_linear_attn
+    return attend(phi.of(q), phi.of(k), v, scale=1.0, normalize=normalize)[0]
 
 
 def call(

@@ -59,12 +59,12 @@ def _planned(args: Namespace) -> "tuple[Grid, Path, dict[str, Shape], Plan]":
     """Cells, ``results/<study>``, model sizes and costs of the study that is named."""
     from lmscaling.config import grid, new_study
     from lmscaling.data import document_positions, shards
-    from lmscaling.model import budgets, sizing
+    from lmscaling.model import sizing
     from lmscaling.plan import study_plan
 
     values, is_record = _values(args), args.study == [Path("-")]
     if not is_record and new_study.needs_counts(values):
-        budgets.count(values)
+        sizing.count(values)
     cells = grid.expand(values) if is_record else new_study.plan(values, str(args.results))
     results = args.results / cells.study.study
     masked: dict[int, dict[int, float]] = {}  # lengths of documents by context

@@ -63,7 +63,7 @@ def plan(values: dict[str, Any], folder: str = "results") -> Grid:
 
 
 def needs_counts(values: dict[str, Any]) -> bool:
-    """Whether a budget of a study may depend on models, which ``model/budgets.py`` counts."""
+    """Whether a budget of a study may depend on models, which ``model/sizing.py`` counts."""
     parts = [values, *(values.get("tasks") or {}).values()]
     budgets = [part.get("budget") for part in parts if isinstance(part, dict)]
     return any(isinstance(text, str) and ("flop" in text or "per" in text) for text in budgets)

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import floors, law_panels, style
-from lmscaling.fits import context_law, points
+from lmscaling.fits import optimum, points
 from lmscaling.fits.rows import Row, interval_of
 
 SECTION = "laws"
@@ -71,5 +71,5 @@ def _draw_panel(axes: Axes, ends: DataFrame, optima: list[Row], looks: dict) -> 
         known = ends.loc[ends.attention == best["attention"]]
         law_panels.mark_clipped(axes, known.context.tolist(), known.loss.tolist(), colour)
     statuses = {best["attention"]: best["status"] for best in optima}
-    reasons = law_panels.describe_statuses(statuses, context_law.STATUSES, {"bracketed"})
+    reasons = law_panels.describe_statuses(statuses, optimum.STATUSES, {"bracketed"})
     law_panels.panel_note(axes, reasons, 42)

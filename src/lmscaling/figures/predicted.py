@@ -9,8 +9,8 @@ from pandas import DataFrame
 
 from lmscaling.figures.shared import speed, style
 from lmscaling.figures.shared.entry import Entry
-from lmscaling.plan.throughput import coefficients, timed_steps
-from lmscaling.plan.throughput.model import Coefficients, Prediction
+from lmscaling.plan.throughput import timed_steps
+from lmscaling.plan.throughput.model import Coefficients, Prediction, known_of
 
 QUERY = f"""
     SELECT source, setup, sweep, size, params, method, context, batch, repeats, status, device,
@@ -52,7 +52,7 @@ def predicted(rows: DataFrame) -> Iterator[tuple[Any, Prediction]]:
         if (source, size, kind) not in known and source == "published":
             others = [t for (of, at, _), (_, t) in steps.items() if of == source and at != size]
             known[source, size, kind] = Coefficients.counted().measured(others)
-        fitted = known.get((source, size, kind)) or coefficients.known_of(kind)
+        fitted = known.get((source, size, kind)) or known_of(kind)
         yield index, fitted.predict(timing.x_K)
 
 

@@ -8,12 +8,12 @@ import numpy as np
 from duckdb import DuckDBPyConnection
 
 from lmscaling.fits import (
-    context_law,
     frontier,
     holdout,
     isotime,
     loss_surface,
     lr_optimum,
+    optimum,
     points,
     power_law,
 )
@@ -224,14 +224,14 @@ def _best_sizes(groups: Groups, found: Mapping[tuple, IsoTime]) -> Iterator[Row]
         if not law.optima:
             yield {**head, "status": law.status, "why": isotime.STATUSES[law.status]}
         for budget, best in law.optima.items():
-            yield {**head, "budget": budget, **_optimum(best, isotime.optimum.STATUSES)}
+            yield {**head, "budget": budget, **_optimum(best, optimum.STATUSES)}
 
 
 def _best_contexts(groups: Groups) -> Iterator[Row]:
-    for key, best in context_law.fit_groups(groups).items():
+    for key, best in optimum.fit_contexts(groups).items():
         yield {
             **_of(key, groups[key], "attention", "size"), "lowest": best.lowest,
-            "excluded": _excluded(best, groups[key].unit), **_optimum(best, context_law.STATUSES),
+            "excluded": _excluded(best, groups[key].unit), **_optimum(best, optimum.STATUSES),
         }  # fmt: skip
 
 

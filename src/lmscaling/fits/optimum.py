@@ -21,6 +21,7 @@ even if the other tables of the study know this scatter.
 Legend: ``r`` runs, ``T`` budgets, ``K`` coefficients.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -28,8 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import f
 
+from lmscaling.fits import paired_losses
 from lmscaling.fits.noise import Spread
 from lmscaling.fits.paired_losses import Scatter, Short, Table, indicators
+from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import Interval
 
 STATUSES = {
@@ -264,3 +267,23 @@ def _polynomial(table: Table, budget: int) -> tuple[str, float | None, _Polynomi
     if min((values < at + found.centre).sum(), (values > at + found.centre).sum()) < AROUND:
         return "thin", lowest, None
     return "bracketed", lowest, replace(found, at=at)
+
+
+def fit_contexts(groups: Mapping[Any, Group]) -> dict[Any, Optimum]:
+    """The best training context of each group of points, which are of one attention and size.
+
+    A short context withholds text that the model could use, a long one leaves fewer updates in the
+    same time, so the loss at the end of the budget has a minimum.
+    """
+    found: dict[Any, Optimum] = dict.fromkeys(groups, Optimum(status="unknown_schedule"))
+    known = {key: group for key, group in groups.items() if group.schedule != "unknown"}
+    for key, (table, budgets, scatter, left_out, short) in paired_losses.prepare(
+        known, "context", shares=(1,)
+    ).items():
+        if not budgets:
+            found[key] = Optimum(status="too_few", short=short)
+            continue
+        best = fit(table, scatter)
+        moved = None if best.at is None else most_influential(table)
+        found[key] = replace(best, moved=moved, left_out=left_out, short=short)
+    return found

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lmscaling import registry
-from lmscaling.bench import peers, sweep
+from lmscaling.bench import layer, sweep
 from lmscaling.bench.checks import record, timed
 from lmscaling.config import devices, sweeps
 from lmscaling.config.cell import Cell
@@ -78,7 +78,7 @@ def jobs(grid: Grid, out: Path, device: str, lines: Lines, end: float) -> Iterat
     }
     names = {"right": [way for way in ways if "peer/" not in way], "peer": []}
     names["right"] += [timed.LOSS] if grid.study.gpus else []  # of a CPU it is plain PyTorch
-    names["peer"] += [way for way in ways if way.removeprefix("peer/") in peers.installed()]
+    names["peer"] += [way for way in ways if way.removeprefix("peer/") in layer.peers()]
     for part in PARTS:
         for name in names.get(part, ()) if models else ():
             call = partial(_checked, name, models, device)

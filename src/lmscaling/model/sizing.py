@@ -2,10 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
 from lmscaling import attention
+from lmscaling.config import grid
+from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.errors import UserError
 from lmscaling.model.gpt import GPT
@@ -77,3 +80,24 @@ def _heads(d_model: int, widest: int) -> int:
     """The fewest heads of an even width, as rotations need, up to ``widest``."""
     fit = (n for n in range(1, d_model) if d_model // n <= widest and not d_model % (2 * n))
     return next(fit, d_model)
+
+
+def count(values: dict[str, Any]) -> None:
+    """Write ``counts`` into a study, by which ``grid.expand`` knows the updates of budgets in FLOPs
+    or tokens per parameter.
+
+    Raises:
+        UserError: The study is invalid, or the FLOPs of an attention cannot be counted.
+    """
+    values.pop("counts", None)
+    study = grid.expand(values)
+    cells = [*study.cells.values(), *study.tasks.values(), *(cell for cell, _ in study.skipped)]
+    models = {c.computation: c for c in cells if parse_budget(c.budget).is_of_model}
+    values["counts"] = {
+        name: {
+            "flops_per_token": float(of.flops_per_token),
+            "params_total": of.params_total,
+            "params": of.params,
+        }
+        for name, of in ((name, shape(cell)) for name, cell in models.items())
+    }

@@ -22,13 +22,13 @@ from lmscaling.config.schedule import BRANCH_AT
 from lmscaling.formatting import short
 from lmscaling.plan import footprint
 from lmscaling.plan.footprint import FILL, MEASURED_MEMORY_SD, Layout, Shape
-from lmscaling.plan.throughput import coefficients
 from lmscaling.plan.throughput.model import (
     NAMES,
     QUANTILES,
     REDUCTION,
     Coefficients,
     Prediction,
+    shipped,
     vector,
 )
 from lmscaling.plan.throughput.terms import Work
@@ -183,7 +183,7 @@ def forecast(
     if layout is None:
         assert device
         return _too_large(cell, shape, device, scale)
-    predicted = _time(cell, shape, layout, device, calibration, known or coefficients.shipped())
+    predicted = _time(cell, shape, layout, device, calibration, known or shipped())
     if run:
         predicted = Prediction(run["train_seconds"] / run["updates"], 0.0, {})
     guessed = "predicted" if is_refitted else "published"

@@ -19,8 +19,7 @@ from lmscaling.plan import calibrations, estimate
 from lmscaling.plan.calibrations import Ways
 from lmscaling.plan.footprint import Shape
 from lmscaling.plan.throughput import timed_steps
-from lmscaling.plan.throughput.coefficients import known_of
-from lmscaling.plan.throughput.model import Coefficients, Timing, vector
+from lmscaling.plan.throughput.model import Coefficients, Timing, known_of, vector
 from lmscaling.records import finished
 
 REFERENCE = "NVIDIA H100"

@@ -13,7 +13,7 @@ import duckdb
 
 from lmscaling import __version__, figures
 from lmscaling.config.study import Study
-from lmscaling.fits import context_law, isotime, loss_surface, power_law
+from lmscaling.fits import isotime, loss_surface, optimum, power_law
 from lmscaling.formatting import short
 from lmscaling.report import question, rates
 from lmscaling.report.sentences import Sentences
@@ -25,7 +25,7 @@ LAWS = {
     "loss surface": loss_surface,
     "time law": power_law,
     "best size": isotime,
-    "best context": context_law,
+    "best context": optimum,
 }
 """Laws of the report by the module that fits them."""
 

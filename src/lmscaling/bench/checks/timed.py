@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from lmscaling import kernels, registry
-from lmscaling.bench import layer, peers
+from lmscaling.bench import layer
 from lmscaling.bench.checks import exactness, gate, record
 from lmscaling.bench.checks.exactness import SEGMENTED, Comparison, Shape
 from lmscaling.bench.clock import device_of
@@ -46,7 +46,7 @@ def check(study: Path, out: Path) -> list[Finding]:
     planned = study_file.read_record(study).grid.study
     steps = models(list(sweeps.expand(planned).values()))
     names = sweeps.kernels(planned)
-    names = [n for n in names if "peer/" not in n or n.removeprefix("peer/") in peers.installed()]
+    names = [n for n in names if "peer/" not in n or n.removeprefix("peer/") in layer.peers()]
     with gpus.reserved(1 if planned.gpus else 0):
         here = isolated(gate.conditions, SECONDS)
         if here.status != "done":

@@ -50,13 +50,8 @@ MARKERS = "o^sDvP<>phHd8X*"
 KNOWN_MARKERS = {"softmax": "o", "linear": "^"}
 DASHES: dict[str, Any] = {"softmax": "-", "linear": "--"}
 OTHER_DASHES: tuple[Any, ...] = (
-    "-.",
-    (0, (6, 1)),
-    (0, (3, 1, 1, 1)),
-    (0, (5, 1, 1, 1, 1, 1)),
-    (0, (2, 1)),
-)
-
+    "-.", (0, (6, 1)), (0, (3, 1, 1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (2, 1)),
+)  # fmt: skip
 
 PUBLISHED = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
 """Lines of published runs in figures that also show measured runs."""
@@ -199,8 +194,7 @@ def label_outer(panels: Sequence[Axes], x: str, y: str) -> None:
 
 
 def folded(name: str) -> str:
-    """The name of an attention above a narrow panel, in lines that begin at its dots if it is
-    long."""
+    """The name of an attention above a narrow panel; a long one in lines that begin at its dots."""
     return name.replace(".", "\n.") if len(name) > LONGEST else name
 
 

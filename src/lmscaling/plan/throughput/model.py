@@ -8,14 +8,17 @@ all unknowns are logarithms, the posterior is found by Gauss and Newton, and its
 approximation gives intervals and their causes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lmscaling.config.devices import Device
+from lmscaling.files import read_json
 from lmscaling.plan.throughput.terms import TERMS, Work, counts
 
 NAMES = tuple(TERMS)
@@ -34,7 +37,11 @@ DEVICE_SD = 0.25
 """The same of the factor of a device of which only the peak and the memory are known: the stacks of
 A100s are 0.25 faster than those of H100s predict them if nothing else is known of an A100, and
 those of H100s 0.23 slower than those of A100s predict."""
-STEPS, SWEEPS, RESPREAD = 60, 12, 3
+STEPS, RESPREAD = 60, 3
+
+SHIPPED = Path(__file__).with_name("coefficients.json")
+"""Logarithms of the coefficients of a software stack that nobody has measured, their covariance,
+and the published times behind them, which ``benchmarks/fit_throughput.py`` writes."""
 
 QUANTILES = {0.8: 1.2816, 0.95: 1.9600}
 
@@ -81,7 +88,7 @@ class Coefficients:
     @classmethod
     def counted(cls) -> "Coefficients":
         """What is known of a stack before any measurement."""
-        centre, wide, between = _known()
+        centre, wide, between = prior()
         return cls(centre, np.diag(wide**2 + between**2))
 
     def measured(self, timings: Sequence[Timing], sd: float = TIMED) -> "Coefficients":
@@ -97,19 +104,19 @@ class Coefficients:
         precision = np.linalg.inv(self.cov_KK)
         theta, damping, least = self.mean_K.copy(), 1e-3, np.inf
         for _ in range(STEPS):
-            f_i, j_iK = _log_seconds(theta, x_iK)
+            f_i, j_iK = log_seconds(theta, x_iK)
             hessian = j_iK.T @ j_iK / sd**2 + precision
             slope = j_iK.T @ (f_i - y_i) / sd**2 + precision @ (theta - self.mean_K)
             new = theta - np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), slope)
             away = new - self.mean_K
-            cost = ((_log_seconds(new, x_iK)[0] - y_i) ** 2).sum() / sd**2 + away @ precision @ away
+            cost = ((log_seconds(new, x_iK)[0] - y_i) ** 2).sum() / sd**2 + away @ precision @ away
             if cost > least:
                 damping *= 8
                 continue
             theta, damping, last, least = new, damping / 6, least, cost
             if last - least < 1e-9 * (1 + least):
                 break
-        j_iK = _log_seconds(theta, x_iK)[1]
+        j_iK = log_seconds(theta, x_iK)[1]
         cov_KK = np.linalg.inv(j_iK.T @ j_iK / sd**2 + precision)
         return replace(self, mean_K=theta, cov_KK=cov_KK)
 
@@ -134,7 +141,7 @@ class Coefficients:
 
     def predict(self, x_K: NDArray, spread: float = SPREAD) -> Prediction:
         """The time of an update with counts ``x_K``; ``spread`` is what repeats of it scatter."""
-        f_i, j_iK = _log_seconds(self.mean_K, x_K[None])
+        f_i, j_iK = log_seconds(self.mean_K, x_K[None])
         variance = j_iK[0] @ self.cov_KK @ j_iK[0] + spread**2
         shares = {name: float(share) for name, share in zip(NAMES, j_iK[0], strict=False) if share}
         return Prediction(float(np.exp(f_i[0])), float(np.sqrt(variance)), shares)
@@ -146,26 +153,21 @@ class Coefficients:
         return replace(self, cov_KK=cov_KK)
 
 
-def pooled(stacks: Iterable[Sequence[Timing]], sd: float = SPREAD) -> Coefficients:
-    """What other stacks say of one that nobody has measured: their mean, and how they differ."""
-    centre, wide, between = _known()
-    stacks, mean, k_KK = list(stacks), centre.copy(), np.diag(between**2)
-    precision = np.diag(wide**-2)
-    for _ in range(SWEEPS):
-        precision, h_K = np.diag(wide**-2), centre / wide**2
-        for timings in stacks:
-            x_iK, y_i = np.array([t.x_K for t in timings]), np.log([t.seconds for t in timings])
-            theta = Coefficients(mean, k_KK).measured(timings, sd).mean_K
-            f_i, j_iK = _log_seconds(theta, x_iK)
-            # The coefficients of the stack are integrated out.
-            v_ii = np.linalg.inv(j_iK @ k_KK @ j_iK.T + sd**2 * np.eye(len(y_i)))
-            precision = precision + j_iK.T @ v_ii @ j_iK
-            h_K = h_K + j_iK.T @ v_ii @ (y_i - f_i + j_iK @ theta)
-        mean = mean + 0.7 * (np.linalg.solve(precision, h_K) - mean)
-    return Coefficients(mean, np.linalg.inv(precision) + k_KK)
+@cache
+def shipped() -> Coefficients:
+    """The coefficients that come with the package."""
+    known = read_json(SHIPPED, "coefficients of the throughput model")
+    cov = np.zeros((len(NAMES) + 1, len(NAMES) + 1))
+    cov[np.tril_indices_from(cov)] = [value for row in known["covariance"] for value in row]
+    return Coefficients(np.array(known["mean"]), cov + np.tril(cov, -1).T)
 
 
-def _known() -> tuple[NDArray, NDArray, NDArray]:
+def known_of(device: Device) -> Coefficients:
+    """The shipped coefficients, less certain of a device that no published time is of."""
+    return shipped() if device.published else shipped().of_unpublished()
+
+
+def prior() -> tuple[NDArray, NDArray, NDArray]:
     """``[K + 1]`` each: centres, what is not known of them, and spreads between stacks."""
     terms = TERMS.values()
     return (
@@ -175,7 +177,7 @@ def _known() -> tuple[NDArray, NDArray, NDArray]:
     )
 
 
-def _log_seconds(theta_K: NDArray, x_iK: ArrayLike) -> tuple[NDArray, NDArray]:
+def log_seconds(theta_K: NDArray, x_iK: ArrayLike) -> tuple[NDArray, NDArray]:
     """``[i]`` logarithms of seconds, and ``[i, K + 1]`` their derivatives: the shares of the terms,
     and 1 for ``b``."""
     parts_iK = np.exp(theta_K[:-1]) * np.asarray(x_iK)
