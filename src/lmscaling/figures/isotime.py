@@ -33,7 +33,7 @@ QUERY = law_panels.SIZED
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     every = law_panels.fullest(rows, "attention", "context")
     contexts, attentions = law_panels.widest_contexts(every), list(style.palette(rows.attention))
-    shown = every.loc[every.attention.isin(attentions) & every.context.isin(contexts)]
+    shown = every.loc[every.context.isin(contexts)]
     best = law_panels.fitted(db, "best_sizes", shown, "attention", "context")
     budgets = sorted(set(shown.budget))
     shades = style.depths(len(budgets))

@@ -43,7 +43,7 @@ APART = 1.05
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     every = law_panels.fullest(rows, "attention", "context")
     attentions, contexts = list(style.palette(rows.attention)), law_panels.widest_contexts(every)
-    shown = every.loc[every.attention.isin(attentions) & every.context.isin(contexts)]
+    shown = every.loc[every.context.isin(contexts)]
     surfaces = law_panels.fitted(db, "surfaces", shown, "attention", "context").to_dict("records")
     laws = {(law["attention"], law["context"]): law for law in surfaces}
     drawn = dict(list(shown.groupby(["attention", "context"])))
