@@ -18,7 +18,7 @@ figures = (
     "speed_up", "formulations", "chunked_against_all", "chunk_time", "decode_time", "layer_time",
     "memory", "copy_task", "grid_status", "budget_audit", "instability", "context_curves",
     "isotime", "multiplier", "best_context", "surface", "time_law", "throughput",
-    "dq_error", "recall_pairs", "recall_state", "task_curves",
+    "recall_pairs", "recall_state", "task_curves",
 )  # fmt: skip
 promised = ["study.json", "plan.json", "report.html", "store/store.duckdb"]
 promised += [f"figures/{figure}.{kind}" for figure in figures for kind in ("svg", "png", "csv")]
