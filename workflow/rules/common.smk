@@ -44,14 +44,14 @@ def study():
         values = study_file.read_study([STUDY_FILE, *FILES], CHANGES, OVERRIDES)
     if new_study.needs_counts(values):
         try:  # planning does without PyTorch otherwise
-            from lmscaling.model import budgets
+            from lmscaling.model import sizing
         except ImportError as error:
             raise UserError(
                 f"budget: FLOPs and parameters are counted by PyTorch, and {error.name} is missing; "
                 "install it, or write the budget in updates or tokens"
             ) from None
 
-        budgets.count(values)
+        sizing.count(values)
     return values, new_study.plan(values, FOLDER)
 
 
