@@ -50,6 +50,7 @@ QUERIES = {
     """,
     "floors": "SELECT name, context, loss FROM floors WHERE context IS NOT NULL ORDER BY ALL",
 }
+KEYS = {"validations": ["part", "run", "step"], "floors": ["part", "name", "context"]}
 
 
 class Condition(NamedTuple):
@@ -104,13 +105,16 @@ class Losses(NamedTuple):
         return float(np.mean([*self.excess(form, context).values()]))
 
 
+def folder_of(part: str, results: Path) -> Path:
+    return results / "_".join(filter(None, ("forgetting", part)))
+
+
 def read(kind: str, part: str, results: Path | None) -> DataFrame:
     """Rows of ``ALONG`` or of ``FLOORS``, of a study in a folder of results or as they are kept."""
     if results is None:
         kept = read_csv(HERE / f"{kind}.csv", keep_default_na=False)
         return kept.loc[kept.part == part]
-    folder = results / "_".join(filter(None, ("forgetting", part)))
-    return Study(folder, fresh=True).query(QUERIES[kind])
+    return Study(folder_of(part, results), fresh=True).query(QUERIES[kind])
 
 
 def losses_of(part: str, results: Path | None, prefix: str = "") -> Losses:
@@ -130,10 +134,15 @@ def losses(results: Path | None) -> Losses:
 
 
 def keep(results: Path) -> None:
-    """Write the validation losses of all studies, and what readers reach, beside this file."""
-    for kind in QUERIES:
-        parts = [read(kind, part, results).assign(part=part) for part in PARTS]
-        concat(parts).to_csv(HERE / f"{kind}.csv", index=False)
+    """Write the validation losses of the studies that are there, and what readers reach, beside this
+    file, with those that were kept before."""
+    for kind, keys in KEYS.items():
+        path = HERE / f"{kind}.csv"
+        parts = [read_csv(path, keep_default_na=False)] if path.exists() else []
+        for part in PARTS:
+            if folder_of(part, results).is_dir():
+                parts.append(read(kind, part, results).assign(part=part))
+        concat(parts).drop_duplicates(keys, keep="last").to_csv(path, index=False)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
