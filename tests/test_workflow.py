@@ -94,6 +94,12 @@ def test_what_is_added_to_a_study_is_all_that_is_computed(place, change):
     assert expensive(place.plan()) == sorted(expected)
 
 
+def test_a_budget_in_flops_is_planned_with_the_counts_of_each_model(place):
+    place.study(budget="1e8 flops", branches=None)
+    planned = {"linear-s-ctx16-s0-1e8flops", "softmax-s-ctx16-s0-1e8flops"}
+    assert {*trained(place.plan())} == planned
+
+
 def test_comments_new_fields_and_losses_of_what_can_be_made_again_plan_nothing(place):
     place.append("tiny.yaml", "# a comment\n")
     place.edit("config/study.yaml", "# The complete study", "# All of the study")
