@@ -134,8 +134,8 @@ def losses(results: Path | None) -> Losses:
 
 
 def keep(results: Path) -> None:
-    """Write the validation losses of the studies that are there, and what readers reach, beside this
-    file, with those that were kept before."""
+    """Add the validation losses of the studies that are there, and what readers reach, to those
+    that are kept beside this file."""
     for kind, keys in KEYS.items():
         path = HERE / f"{kind}.csv"
         parts = [read_csv(path, keep_default_na=False)] if path.exists() else []
