@@ -45,7 +45,7 @@ def study():
     if new_study.needs_counts(values):
         try:  # planning does without PyTorch otherwise
             from lmscaling.model import sizing
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise UserError(
                 f"budget: FLOPs and parameters are counted by PyTorch, and {error.name} is missing; "
                 "install it, or write the budget in updates or tokens"

@@ -110,7 +110,7 @@ def folder_of(part: str, results: Path) -> Path:
 
 
 def read(kind: str, part: str, results: Path | None) -> DataFrame:
-    """Rows of ``ALONG`` or of ``FLOORS``, of a study in a folder of results or as they are kept."""
+    """Rows of one of ``QUERIES``, of a study in a folder of results or as they are kept."""
     if results is None:
         kept = read_csv(HERE / f"{kind}.csv", keep_default_na=False)
         return kept.loc[kept.part == part]
