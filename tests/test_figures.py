@@ -20,6 +20,7 @@ from test_store import end, evaluated, evaluation, header, live, log, record, up
 from lmscaling import figures, registry, report
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
+from lmscaling.figures.shared import style
 from lmscaling.records import forecast
 from lmscaling.report import tables as report_tables
 from lmscaling.report.table import SECTIONS
@@ -183,6 +184,18 @@ def test_several_attentions_are_compared_in_one_panel_and_ranked_where_names_hav
     store.build(study)
     with store.connect(study / "store") as db:
         assert rows_of("overview", db).empty  # two are compared in words
+
+
+@pytest.mark.parametrize("params", [[50176, 50241], [99, 101], [124e6, 355e6], [1e4, 1e8]])
+def test_ticks_of_an_axis_of_sizes_differ_from_each_other(params):
+    _, axes = plt.subplots()
+    axes.plot(params, [2.0, 1.0])
+    style.count_scale(axes)
+    axes.figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    labels = [text.get_text() for place, text in ticks if low <= place <= high]
+    assert len({*labels}) == len(labels) > 1
 
 
 @pytest.mark.parametrize(

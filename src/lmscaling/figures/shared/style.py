@@ -327,9 +327,12 @@ def log_scale(
 
 
 def count_scale(axes: Axes) -> None:
-    """A logarithmic x axis of parameter counts, with few ticks for a small panel."""
+    """A logarithmic x axis of parameter counts, with few ticks for a small panel. Models of about
+    one size are near its middle."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
+    if high < 2 * low:  # too few round numbers for the locator
+        low, high = axes.set_xlim(low / 2.5, high * 2.5)
     log_scale(axes, "x", LogLocator(subs=[1, 2, 5] if high < 10 * low else [1, 3]), short)
 
 
