@@ -188,10 +188,10 @@ def test_several_attentions_are_compared_in_one_panel_and_ranked_where_names_hav
 
 @pytest.mark.parametrize("params", [[50176, 50241], [99, 101], [124e6, 355e6], [1e4, 1e8]])
 def test_ticks_of_an_axis_of_sizes_differ_from_each_other(params):
-    _, axes = plt.subplots()
+    figure, axes = plt.subplots()
     axes.plot(params, [2.0, 1.0])
     style.count_scale(axes)
-    axes.figure.draw_without_rendering()
+    figure.draw_without_rendering()
     low, high = axes.get_xlim()
     ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
     labels = [text.get_text() for place, text in ticks if low <= place <= high]

@@ -10,9 +10,10 @@ Speed-ups are those of the figure ``speed_up``: a training step with the fastest
 with chunked linear attention.
 """
 
+import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,8 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 MARKERS = {"124M": "o", "355M": "s", "774M": "^", "1558M": "D"}
 ATTENTIONS = ("linear", "retention", "softmax")
 """From the highest loss to the lowest, as their lines lie."""
-FORMS = ("sum", "rms", "gate", "emptied sum", "softmax")
-"""Forms of the study of forgetting that the picture shows."""
+FORMS = {"sum": "linear", "gate": "gated", "softmax": "softmax"}
+"""Forms of the study of forgetting, with the attentions whose colours and markers they have."""
 DECAYED = points.QUERY_OF.format(view="(FROM law_points WHERE schedule = 'decayed')")
 MEANS = """
     SELECT attention, params, share, avg(flops) AS flops, avg(loss) AS loss
@@ -133,49 +134,46 @@ def draw_law(panels: tuple[Axes, Axes], study: Study, theme: str) -> None:
 
 
 def draw_forgetting(panels: tuple[Axes, Axes], theme: str) -> None:
-    """Losses above what can be known, by context, and losses behind other documents."""
+    """Losses above what can be known by context, with what was sealed, and losses behind other
+    documents; of models that go on from 512 tokens."""
     left, right = panels
-    of, rises = forgetting_answers.losses(None), forgetting_answers.rises()
+    of, rises = forgetting_answers.losses_of("longer", None), forgetting_answers.rises()
+    colours = style.palette(FORMS.values()) | (BRIGHTER if theme == "dark" else {})
     text = THEMES[theme]["text"]
-    names = dict(zip(FORMS, style.palette(FORMS).values(), strict=True))
-    colours = names | ({"softmax": BRIGHTER["softmax"]} if theme == "dark" else {})
-    contexts = sorted({context for form, context in of.last if form == "sum"})
+    contexts = sorted({context for _, context in of.last})
     lag = [of.lag(context) for context in contexts]
-    left.plot(contexts, lag, color=text, linewidth=3, alpha=0.35)
-    left.annotate(
-        "cannot forget", (contexts[-1], lag[-1]), (4, 0), textcoords="offset points", va="center"
-    )
-    for form, colour in colours.items():
-        means, ends = zip(
-            *(seeds.mean([*of.excess(form, c).values()]) for c in contexts), strict=True
-        )
-        look: dict[str, Any] = {"color": colour, "linewidth": 1.6}
-        left.plot(contexts, means, marker="o", markersize=4, **look)
-        left.fill_between(
-            contexts,
-            [e.low for e in ends],
-            [e.high for e in ends],
-            color=colour,
-            alpha=0.2,
-            linewidth=0,
-        )
-        left.annotate(form, (contexts[-1], means[-1]), (4, 0), textcoords="offset points",
-                      color=colour, va="center")  # fmt: skip
-        if form in rises:
-            before = sorted(rises[form])
-            middle = [seeds.mean(rises[form][b])[0] for b in before]
-            right.plot(before, middle, marker="o", markersize=4, label=form, **look)
+    look: dict[str, Any] = {"color": text, "linewidth": 4, "alpha": 0.3}
+    left.plot(contexts, lag, label="a reader that cannot forget", **look)
+    for form, name in FORMS.items():
+        look = {"color": colours[name], "marker": style.marker(name)}
+        look |= {"markersize": 4.5, "linewidth": 1.4, "elinewidth": 1.4}
+        look["label"] = form if form == name else f"linear, {form}"
+        seen = [of.excess(form, context).values() for context in contexts]
+        _with_intervals(left, contexts, seen, look)
+        before = sorted(rises[form])
+        _with_intervals(right, before, [rises[form][b] for b in before], look)
+    sealed = json.loads(forgetting_answers.SEAL.read_text())
+    known = [each[forgetting_answers.READER] for each in sealed.values()]
+    left.plot([*map(int, sealed)], known, "_", color=text, markersize=16, label="sealed prediction")
     for axes in panels:
         axes.axhline(0, color=text, linewidth=0.9)
     _contexts(left, contexts, "Context (tokens)")
-    left.set_xlim(None, contexts[-1] * 3.2)
     left.set_ylabel("Loss above the exact one (nats per token)")
-    left.set_title("Loss above what can be known", loc="left", weight="bold")
+    left.set_title("With context, the sum falls behind …", loc="left", weight="bold")
+    left.legend(loc="upper left")
     right.set_xlabel("Tokens of other documents before")
-    right.set_ylabel("Loss minus that behind none (nats)")
-    right.set_title("Loss behind other documents", loc="left", weight="bold")
+    right.set_ylabel("Loss minus that behind none (nats per token)")
+    right.set_title("… as what is past misleads it", loc="left", weight="bold")
     right.spines[["top", "right"]].set_visible(False)
-    right.legend()
+
+
+def _with_intervals(
+    axes: Axes, x: Sequence[int], samples: Sequence[Iterable[float]], look: dict[str, Any]
+) -> None:
+    """Means over seeds with their 95 % intervals."""
+    means = [seeds.mean([*sample]) for sample in samples]
+    half = [ends.high - centre if ends and ends.high else 0.0 for centre, ends in means]
+    axes.errorbar(x, [centre for centre, _ in means], half, **look)
 
 
 def draw_published(
@@ -223,6 +221,8 @@ def main() -> None:
             draw_published(panels, *published, theme)
         with picture("law-study", theme) as panels:
             draw_law(panels, law, theme)
+        with picture("forgetting", theme) as panels:
+            draw_forgetting(panels, theme)
 
 
 if __name__ == "__main__":
