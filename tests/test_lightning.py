@@ -42,6 +42,14 @@ def test_a_trainer_of_ones_own_trains_a_cell_as_a_run_does(cell, tokens, tmp_pat
     assert scores["val_loss"] == pytest.approx(last["val_loss"], rel=1e-5)
 
 
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="the processor has no such mode")
+def test_on_a_cpu_a_run_takes_numbers_below_the_normal_ones_as_zero(cell, tokens, tmp_path):
+    torch.set_flush_denormal(False)
+    assert torch.tensor(1e-30) * 1e-10 > 0
+    trained(tmp_path, cell, tokens)
+    assert torch.tensor(1e-30) * 1e-10 == 0
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_lightnings_own_checkpoints_as_safetensors_go_on_bit_for_bit(cell, tokens, tmp_path, kind):
