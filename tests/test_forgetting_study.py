@@ -1,10 +1,17 @@
-"""The study of forgetting: its runs are those that its questions ask for."""
+"""The study of forgetting: its runs are those that its questions ask for, its records are kept in
+git, and what is published follows from them."""
 
+import shutil
+
+import forgetting_answers as answers
+import forgetting_page
 import pytest
 from conftest import ROOT
 from pandas import read_csv
 
+from lmscaling import Study
 from lmscaling.config import grid, study_file
+from lmscaling.fits import seeds
 
 RATES = read_csv(ROOT / "results" / "measured" / "forgetting" / "rates.csv")
 
@@ -21,3 +28,58 @@ def test_each_form_learns_with_the_best_rate_of_the_search_at_its_context(files,
     for cell in grid.expand(laid_out).cells.values():
         form = "softmax" if cell.attention.startswith("local") else cell.attention
         assert cell.lr == pytest.approx(best[form, cell.context]), cell.name
+
+
+@pytest.fixture(scope="module")
+def prose():
+    return " ".join((ROOT / "docs" / "forgetting.md").read_text().split())
+
+
+def test_the_answers_are_those_of_the_records():
+    assert forgetting_page.page() + "\n" == forgetting_page.PAGE.read_text()
+
+
+def test_the_runs_whose_logs_are_kept_have_the_losses_of_the_answers(tmp_path):
+    names = ["study.json", "runs", "floors", "checks"]
+    for name in names:
+        copy = shutil.copytree if (answers.HERE / name).is_dir() else shutil.copy
+        copy(answers.HERE / name, tmp_path / name)
+    kept = Study(tmp_path).query(answers.QUERIES["validations"])
+    known = answers.read("validations", "", None)
+    both = kept.merge(known, on=["run", "step"], validate="one_to_one")
+    assert len(both) == len(kept) > 0
+    assert (both.loss_x == both.loss_y).all()
+
+
+def test_the_page_says_what_the_records_say(prose):
+    of, longer = answers.losses(None), answers.losses_of("longer", None)
+    along = answers.read("validations", "", None)
+    for form in ("sum", "emptied sum", "gate", "decay 64", "decay 256"):
+        assert f"{of.mean(form, 2048):.2f}" in prose, form
+    assert f"{of.lag(2048):.2f}" in prose
+    sums, rms = (of.excess(form, 2048) for form in ("sum", "rms"))
+    emptied, window = (of.excess(form, 2048) for form in ("emptied sum", "window 32"))
+    gaps = {
+        "another norm": seeds.differences(rms, sums),
+        "window": seeds.differences(window, emptied),
+        "softmax is ahead": answers.equal_flops(along, "sum", "softmax"),
+        "gate ahead": answers.equal_flops(along, "softmax", "gate"),
+    }
+    for words, sample in gaps.items():
+        assert f"{abs(seeds.mean(sample)[0]):.2f}" in prose, words
+    for form, rises in answers.rises().items():
+        assert f"{seeds.mean(rises[3584])[0]:.2f}" in prose, form
+    contexts = forgetting_page.LONGER
+    means = {c: longer.mean("sum", c) + longer.floors["exact", c] for c in contexts}
+    assert f"lowest at {min(means, key=means.__getitem__):,} tokens" in prose
+
+
+def test_the_page_has_the_verdicts_and_the_seal(prose):
+    for one in answers.verdicts(None):
+        assert f"{one.name} {one.verdict}" in prose
+    longer = answers.losses_of("longer", None)
+    *errors, verdict = answers.sealed(longer).splitlines()[1:]
+    assert f"H6 {verdict}" in prose
+    for line in errors:
+        if answers.READER in line or line.startswith("4096: a"):
+            assert line.rpartition(" ")[2].lstrip("+-") in prose, line

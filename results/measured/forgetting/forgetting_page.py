@@ -5,6 +5,7 @@ python results/measured/forgetting/forgetting_page.py    # writes answers.md bes
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import divisor_answers
@@ -16,6 +17,10 @@ PAGE = Path(__file__).with_name("answers.md")
 TWO = Path(__file__).with_name("paired_two.jsonl")
 FORMS = [*answers.FORMS.values()]
 FORMS[1:1] = ["emptied sum", "emptied rms"]
+SHORT = ("sum", "gate", "softmax")
+"""Those of parts B and C."""
+BRANCHES = 714
+"""Those of ``divisor.py``."""
 LONGER = (256, 512, 1024, 2048, 4096)
 STABLE = 2500
 """Steps of the last validation before the learning rate falls."""
@@ -39,6 +44,7 @@ def excesses(of: answers.Losses, forms: Sequence[str], contexts: Sequence[int]) 
             ranged([*of.excess(form, c).values()]) if (form, c) in of.last else "" for c in contexts
         ]
         for form in forms
+        if any((form, c) in of.last for c in contexts)
     ]  # fmt: skip
     reader = ["*a reader that cannot forget*", *(f"{of.lag(c):.2f}" for c in contexts)]
     return table(["form", *(f"{c:,} tokens" for c in contexts)], *rows, reader)
@@ -53,18 +59,29 @@ def behind(path: Path) -> str:
 
 
 def judged() -> Iterator[Sequence[str]]:
-    """A row for each hypothesis."""
-    yield "", "verdict", "corrected p", "measured, nats"
+    """A row for each quantity of which a hypothesis has one or two bounds."""
+    yield "", "verdict", "corrected p", "condition, nats", "measured, with its 95 % CI"
     for one in answers.verdicts(None):
-        numbers = "; ".join(map(answers.said, one.parts))
-        yield one.name, f"**{one.verdict}**", f"{one.corrected:.2g}", numbers
+        named = one.name, f"**{one.verdict}**", f"{one.corrected:.2g}"
+        for quantity, group in groupby(one.parts, lambda part: part.words.rsplit(" ", 2)[0]):
+            parts = [*group]
+            bounds = ", ".join(part.words.removeprefix(quantity).strip() for part in parts)
+            measured = answers.said(parts[0]).rpartition(": ")[2]
+            yield *named, f"{quantity} {bounds}", measured
+            named = "", "", ""
 
 
 def unconverged() -> str:
     """How many seeds of which cells of part A have not converged."""
-    lines = answers.unconverged(answers.read("validations", "", None))
-    cells = Counter(line.partition(": ")[2].partition(", seed")[0] for line in lines)
-    named = "; ".join(f"{cell} ({n} seeds)" for cell, n in cells.items())
+    cells: Counter[str] = Counter()
+    seeds_of = answers.losses(None).last
+    for part, prefix in (("", ""), ("reset", "emptied ")):
+        for line in answers.unconverged(answers.read("validations", part, None)):
+            cells[prefix + line.partition(": ")[2].partition(", seed")[0]] += 1
+    named = "; ".join(
+        f"{form} at {int(context):,} ({n} of {len(seeds_of[form, int(context)])} seeds)"
+        for (form, context), n in ((cell.split(" at "), n) for cell, n in cells.items())
+    )
     return f"Not converged: {named or 'none'}."
 
 
@@ -80,34 +97,48 @@ def before_decay() -> str:
     return f"**H7, before the learning rate falls.** {'; '.join(parts)}."
 
 
-def page() -> str:
-    of, longer, two, further = (
-        answers.losses(None),
-        *(answers.losses_of(part, None) for part in ("longer", "two", "two_longer")),
-    )
+def two_layers() -> list[str]:
+    """Part C, if its records are there."""
+    if not TWO.exists():
+        return []
+    two, further = (answers.losses_of(part, None) for part in ("two", "two_longer"))
     both = answers.Losses(two.last | further.last, two.floors | further.floors)
-    digest, *errors, verdict = answers.sealed(longer).splitlines()
-    named = [line.partition(": ")[::2] for line in errors]
-    rows = [(context, *text.rsplit(" ", 1)) for context, text in named]
-    runs = [line.split(": ", 1) for line in divisor_answers.said()]
-    parts = [
-        "**Part A.** Loss above the exact one, nats, mean with its 95 % CI over seeds:",
-        excesses(of, FORMS, (128, 512, 2048)),
-        unconverged(),
-        "**Part B.** The same, of models that go on from 512 tokens:",
-        excesses(longer, ("sum", "gate", "softmax"), LONGER),
-        "**Part C.** Two layers:",
-        excesses(both, ("sum", "gate", "softmax"), (512, 2048)),
-        "**Other documents before.** Loss minus that behind none, one layer, then two, nats:",
-        behind(answers.PAIRED),
+    return [
+        "**Part C.** Two layers: losses above the exact one, and behind other documents.",
+        excesses(both, SHORT, (512, 2048)),
         behind(TWO),
+    ]
+
+
+def branches() -> list[str]:
+    """Part D, if all its records are there."""
+    if len(divisor_answers.LINES.read_text().splitlines()) < BRANCHES:
+        return []
+    runs = [line.split(": ", 1) for line in divisor_answers.said()]
+    return ["**Part D.** Branches that blow up, by form:", table(("", "runs"), *runs)]
+
+
+def page() -> str:
+    of, longer = answers.losses(None), answers.losses_of("longer", None)
+    digest, *errors, verdict = answers.sealed(longer).splitlines()
+    rows: dict[str, list[str]] = {}
+    for name, error in (line.partition(": ")[2].rsplit(" ", 1) for line in errors):
+        rows.setdefault(name, []).append(error)
+    parts = [
         "**Hypotheses**, corrected by Holm's method:",
         table(*judged()),
         before_decay(),
         f"**H6**, {digest}, {verdict}. Predicted minus measured excess of the sum, nats:",
-        table(("context", "prediction", "error"), *rows),
-        "**Part D.**",
-        table(("", "runs"), *runs),
+        table(("", "2,048 tokens", "4,096 tokens"), *((name, *own) for name, own in rows.items())),
+        "**Part A.** Loss above the exact one, nats, mean with its 95 % CI over seeds:",
+        excesses(of, FORMS, sorted({context for _, context in of.last})),
+        unconverged(),
+        "**Part B.** The same, of models that go on from 512 tokens:",
+        excesses(longer, SHORT, LONGER),
+        "**Other documents before** models of B at 4,096: loss minus that behind none, nats:",
+        behind(answers.PAIRED),
+        *two_layers(),
+        *branches(),
     ]
     return "\n\n".join(parts)
 
