@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from test_train import rows_of, trained
 
 import lmscaling
+from lmscaling.model.gpt import GPT
 from lmscaling.train.checkpoint import SafetensorsIO
 from lmscaling.train.journal import Mirror
 from lmscaling.train.run import train
@@ -43,11 +44,19 @@ def test_a_trainer_of_ones_own_trains_a_cell_as_a_run_does(cell, tokens, tmp_pat
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="the processor has no such mode")
-def test_on_a_cpu_a_run_takes_numbers_below_the_normal_ones_as_zero(cell, tokens, tmp_path):
-    torch.set_flush_denormal(False)
-    assert torch.tensor(1e-30) * 1e-10 > 0
+def test_numbers_below_the_normal_ones_are_zero_while_a_run_trains_and_not_afterwards(
+    cell, tokens, tmp_path, monkeypatch
+):
+    seen, loss = [], GPT.loss
+
+    def told(*args, **kwargs):
+        seen.append(float(torch.tensor(1e-30) * 1e-10))
+        return loss(*args, **kwargs)
+
+    monkeypatch.setattr(GPT, "loss", told)
     trained(tmp_path, cell, tokens)
-    assert torch.tensor(1e-30) * 1e-10 == 0
+    assert {*seen} == {0.0}
+    assert torch.tensor(1e-30) * 1e-10 > 0
 
 
 @pytest.mark.filterwarnings("ignore")

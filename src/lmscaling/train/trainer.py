@@ -26,8 +26,6 @@ def trainer(
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)
     warnings.filterwarnings("ignore", module="lightning.*")
-    # On a CPU numbers below 1e-38, which feature maps and gates make, take many times as long.
-    torch.set_flush_denormal(True)
     update = cell.update_tokens
     return Trainer(
         accelerator="gpu" if cell.gpus else "cpu",
