@@ -5,7 +5,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import TextIO
 
 COLUMNS = 100
 """Longest line of a table or a sentence for the terminal."""
@@ -128,11 +127,6 @@ def duration(seconds: float, form: str = ".0f") -> str:
     return f"{max(0, seconds):{form}} s"
 
 
-def moves_cursor(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that shows colours and can go back to an earlier line."""
-    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
 def painted(text: str, colours: Mapping[str, int]) -> str:
     """A table with its states in colour, if standard output shows colours and they are wanted.
 
@@ -141,7 +135,7 @@ def painted(text: str, colours: Mapping[str, int]) -> str:
         colours: State and its colour, a number of ECMA-48's "select graphic rendition".
     """
     unwanted = os.environ.get("NO_COLOR") or os.environ.get("NO_COLOUR")
-    if unwanted or not moves_cursor(sys.stdout):
+    if unwanted or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return text
     pattern = rf"^(\S+ +)?({'|'.join(map(re.escape, colours))})\b"
     return re.sub(

@@ -120,11 +120,7 @@ def reads_bytes(db: duckdb.DuckDBPyConnection) -> bool:
 
 def in_bytes(text: str) -> str:
     """A text with the units of runs whose tokens are bytes."""
-    return re.sub(r"(?<=per )token\b|(?<=\()tokens(?=\))", _byte, text)
-
-
-def _byte(token: re.Match[str]) -> str:
-    return token[0].replace("token", "byte")
+    return re.sub(r"(?<=per )token\b|(?<=\()token(?=s\))", "byte", text)
 
 
 def save(name: str, exports: Path, folder: Path) -> Path:

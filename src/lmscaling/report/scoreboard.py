@@ -122,7 +122,8 @@ def table(db: duckdb.DuckDBPyConnection) -> Table | None:
     if all(row["task_place"] < 0 for row in rows):
         return None
     columns = _columns(rows)
-    names = list(dict.fromkeys(row["attention"] for row in sorted(rows, key=_order)))
+    ordered = sorted(rows, key=lambda row: (row["task_place"] < 0, row["place"]))
+    names = list(dict.fromkeys(row["attention"] for row in ordered))
     return Table(
         name="tasks",
         section="tasks",
@@ -132,7 +133,3 @@ def table(db: duckdb.DuckDBPyConnection) -> Table | None:
         head=("attention", *(column.head for column in columns)),
         rows=tuple((name, *(column.text(name) for column in columns)) for name in names),
     )
-
-
-def _order(row: Mapping[str, Any]) -> tuple[bool, int]:
-    return row["task_place"] < 0, row["place"]
