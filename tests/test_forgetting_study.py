@@ -1,6 +1,7 @@
 """The study of forgetting: its runs are those that its questions ask for, its records are kept in
 git, and what is published follows from them."""
 
+import json
 import shutil
 
 import forgetting_answers as answers
@@ -78,6 +79,7 @@ def test_the_page_has_the_verdicts_and_the_seal(prose):
     for one in answers.verdicts(None):
         assert f"{one.name} {one.verdict}" in prose
     longer = answers.losses_of("longer", None)
+    assert json.loads(answers.SEAL.read_text()) == answers.predicted(longer)
     *errors, verdict = answers.sealed(longer).splitlines()[1:]
     assert f"H6 {verdict}" in prose
     for line in errors:
