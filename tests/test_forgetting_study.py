@@ -4,6 +4,7 @@ git, and what is published follows from them."""
 import json
 import shutil
 
+import divisor_answers
 import forgetting_answers as answers
 import forgetting_page
 import pytest
@@ -70,6 +71,10 @@ def test_the_page_says_what_the_records_say(prose):
         assert f"{abs(seeds.mean(sample)[0]):.2f}" in prose, words
     for form, rises in answers.rises().items():
         assert f"{seeds.mean(rises[3584])[0]:.2f}" in prose, form
+    two = answers.losses_of("two_longer", None).mean("sum", 2048)
+    misled, _ = seeds.mean(answers.rises(forgetting_page.TWO)["sum"][3584])
+    assert f"ends {two:.2f} above, and 3,584" in prose
+    assert f"by {misled:.2f}." in prose
     contexts = forgetting_page.LONGER
     means = {c: longer.mean("sum", c) + longer.floors["exact", c] for c in contexts}
     assert f"lowest at {min(means, key=means.__getitem__):,} tokens" in prose
@@ -78,6 +83,9 @@ def test_the_page_says_what_the_records_say(prose):
 def test_the_page_has_the_verdicts_and_the_seal(prose):
     for one in answers.verdicts(None):
         assert f"{one.name} {one.verdict}" in prose
+    told = dict(line.split(": ", 1) for line in divisor_answers.said())
+    for name in ("S1", "S2", "S3", "S4"):
+        assert f"{name} {told[name]}" in prose
     longer = answers.losses_of("longer", None)
     assert json.loads(answers.SEAL.read_text()) == answers.predicted(longer)
     *errors, verdict = answers.sealed(longer).splitlines()[1:]
