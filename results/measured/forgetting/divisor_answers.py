@@ -23,6 +23,7 @@ from lmscaling.fits import seeds
 LINES = Path(__file__).with_name("divisor.jsonl")
 SUSPECT = "rounded, sum"
 LEVEL = 0.05
+UNITS = {"context": "tokens", "times": "times the rate"}
 Row = dict[str, Any]
 
 
@@ -78,7 +79,7 @@ def spikes(rows: Sequence[Row]) -> Iterator[str]:
     exact = [name for name in by if not name.startswith("rounded")]
     p = [more(by[SUSPECT], by[name]) for name in exact]
     contrary = [more(by[name], by[SUSPECT]) for name in exact]
-    yield f"S1: more of {SUSPECT} than of any exact form, p {max(p):.2g}"
+    yield f"S1, more of {SUSPECT} than of any exact form: p {max(p):.2g}"
     for name in exact:
         blown = sum(row["is_blown"] for row in by[name])
         less, greater = shares(blown, len(by[name]), LEVEL)
@@ -120,7 +121,7 @@ def divisors(rows: Sequence[Row]) -> Iterator[str]:
             fell = sum(b < a for a, b in pairs.values())
             contrary, p = shares(fell, len(pairs), 0.5)
             found.append((p, contrary))
-            words = f"{axis} {less:g} to {greater:g} at {fixed} {value:g}"
+            words = f"{less:,g} to {greater:,g} {UNITS[axis]} at {value:,g} {UNITS[fixed]}"
             yield f"S2, {name}, {words}: smaller in {fell} of {len(pairs)}, p {p:.2g}"
     yield f"S2: {verdict(*zip(*found, strict=True))}"
 
@@ -133,7 +134,7 @@ def added(rows: Sequence[Row]) -> Iterator[str]:
     without = [r for r in place if form(r) == SUSPECT and (r["trunk"], r["text"]) in texts]
     yield f"S3, with 1e-6: {counted(with_it)}; without: {counted(without)}"
     p, contrary = more(with_it, without), more(without, with_it)
-    yield f"S3: more with it, p {p:.2g}; fewer, p {contrary:.2g}"
+    yield f"S3, more with it: p {p:.2g}; fewer, p {contrary:.2g}"
     slow = [row for row in rows if form(row) == SUSPECT and row["warmup"] == 100]
     yield f"S3, {SUSPECT}, warm-up 100: {counted(slow)}"
     yield f"S3: {verdict([p], [contrary])}"

@@ -114,8 +114,17 @@ def branches() -> list[str]:
     """Part D, if all its records are there."""
     if len(divisor_answers.LINES.read_text().splitlines()) < BRANCHES:
         return []
-    runs = [line.split(": ", 1) for line in divisor_answers.said()]
-    return ["**Part D.** Branches that blow up, by form:", table(("", "runs"), *runs)]
+    told = [line.split(": ", 1) for line in divisor_answers.said()]
+    verdicts = dict(told)
+    rows: list[Sequence[str]] = []
+    for name, group in groupby(told, lambda pair: pair[0].partition(",")[0]):
+        named = name, f"**{verdicts[name]}**"
+        for label, value in [*group][:-1]:
+            rows.append((*named, label.partition(", ")[2], value))
+            named = "", ""
+    head = "", "verdict", "quantity", "measured"
+    words = "**Part D.** Branches that blow up, with exact 95 % CIs, and smallest divisors:"
+    return [words, table(head, *rows)]
 
 
 def page() -> str:
