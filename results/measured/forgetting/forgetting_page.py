@@ -123,8 +123,11 @@ def branches() -> list[str]:
             rows.append((*named, label.partition(", ")[2], value))
             named = "", ""
     head = "", "verdict", "quantity", "measured"
-    words = "**Part D.** Branches that blow up, with exact 95 % CIs, and smallest divisors:"
-    return [words, table(head, *rows)]
+    return [
+        "**Part D.** Branches that blow up, and smallest divisors. Intervals and p-values of "
+        "shares take the branches of one model as independent:",
+        table(head, *rows),
+    ]
 
 
 def page() -> str:
