@@ -87,7 +87,8 @@ def spikes(rows: Sequence[Row]) -> Iterator[str]:
         contrary.append(greater)
         test = binomtest(blown, len(by[name]), alternative="less")
         most = test.proportion_ci(0.95, method="exact").high
-        yield f"S1, share of {name}: at most {most:.1%}, {'holds' if most <= LEVEL else 'not shown'}"
+        shown = "holds" if most <= LEVEL else "not shown"
+        yield f"S1, share of {name}: at most {most:.1%}, {shown}"
     yield f"S1: {verdict(p, contrary)}"
 
 
