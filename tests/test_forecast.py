@@ -343,6 +343,7 @@ def verb(finished, monkeypatch):
     return run, results, grid
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_the_verb_prints_seals_and_verifies_until_all_cells_have_begun(verb):
     run, results, grid = verb
     told = run()

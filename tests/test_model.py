@@ -126,7 +126,7 @@ def test_compiled_blocks_of_an_attention_are_one_graph_and_give_the_same_numbers
 
 @pytest.mark.parametrize(
     ("attention", "position", "batch"),
-    zip(OURS, ["learned", "rope", "none"] * 9, [3, 1] * 9, strict=False),
+    [*zip(OURS, ["learned", "rope", "none"] * 9, [3, 1] * 9, strict=False)],
 )
 def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
     build, attention, position, batch, monkeypatch

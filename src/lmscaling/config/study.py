@@ -3,7 +3,7 @@
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapSerializer, WrapValidator
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
 else:
     Calibrated = Annotated[
         Where | None,
+        WrapSerializer(lambda value, rest: value if value == "auto" else rest(value)),
         WrapValidator(_part, json_schema_input_type=Where | Literal["all", "auto"] | None),
     ]
 
